@@ -1,0 +1,32 @@
+# make demo   sets everything up and trains a small model end to end
+# make test   sets everything up, lints, checks types and imports, runs the tests
+# make lint   only the checks that take seconds
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/installed
+	$(BIN)/python scripts/demo_reverse.py
+
+test: lint
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# PyTorch first: left to itself, pip would take the newest build, with gigabytes of CUDA packages.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	@if $(BIN)/pip install --dry-run --constraint constraints.txt torch | grep nvidia; then \
+		echo "Your package index offers PyTorch with CUDA only. Name one with the CPU build, as pytorch.org says:"; \
+		echo "    PIP_EXTRA_INDEX_URL=... make test"; exit 1; fi
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis runs

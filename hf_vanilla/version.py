@@ -1,0 +1,3 @@
+"""The version, where building the package can read it without importing torch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,90 @@
+"""A saved model loads and generates where this package is not installed: its code lies beside its weights."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_vanilla import VanillaForConditionalGeneration
+
+STRANGER = """
+import json, sys
+sys.modules["hf_vanilla"] = None  # importing it now fails, as where it is not installed
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+try:
+    import hf_vanilla
+except ImportError:
+    pass
+else:
+    raise SystemExit("hf_vanilla can be imported")
+
+directory, inputs = sys.argv[1], json.loads(sys.argv[2])
+model = AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules."), type(model)
+if len(sys.argv) > 3:
+    model.save_pretrained(sys.argv[3])
+inputs = {key: torch.tensor(value) for key, value in inputs.items()}
+logits = model(**inputs).logits
+labels = inputs.pop("labels")
+searches = [{"num_beams": 3}, {"num_beams": 3, "length_penalty_type": "gnmt", "max_length_beyond_source": 3}]
+texts = [model.generate(**inputs, max_new_tokens=9, **search).tolist() for search in searches]
+print(json.dumps({"logits": logits.tolist(), "texts": texts}))
+"""
+
+
+def load_as_a_stranger(directory: Path, inputs: dict[str, Tensor], *more: str, cache: Path) -> dict[str, list]:
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, str(directory), json.dumps({k: v.tolist() for k, v in inputs.items()}), *more],
+        env={"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(cache), "PATH": ""},
+        cwd=cache,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm_first": True, "position_embedding_type": "learned", "d_v": 3}], ids=str)
+def test_without_the_package_logits_and_texts_are_the_same(
+    make_model: Callable[..., VanillaForConditionalGeneration],
+    ragged: dict[str, Tensor],
+    tmp_path: Path,
+    changes: dict[str, object],
+) -> None:
+    model = make_model(**changes)
+    saved, again, cache = tmp_path / "saved", tmp_path / "again", tmp_path / "cache"
+    cache.mkdir()
+    model.save_pretrained(saved)
+    found = load_as_a_stranger(saved, ragged, str(again), cache=cache)
+
+    torch.testing.assert_close(torch.tensor(found["logits"]), model(**ragged).logits)
+    inputs = {key: value for key, value in ragged.items() if key != "labels"}
+    expected = [
+        model.generate(**inputs, max_new_tokens=9, num_beams=3),
+        model.generate(**inputs, max_new_tokens=9, num_beams=3, length_penalty_type="gnmt", max_length_beyond_source=3),
+    ]
+    assert found["texts"] == [texts.tolist() for texts in expected]
+    if not changes:  # what a stranger saves loads again, for strangers and for us
+        assert load_as_a_stranger(again, ragged, cache=cache) == found
+        loaded = VanillaForConditionalGeneration.from_pretrained(again)
+        assert torch.equal(loaded(**ragged).logits, model(**ragged).logits)
+
+
+def test_the_code_that_travels_imports_nothing_else_of_ours() -> None:
+    files = sorted((Path(__file__).parents[2] / "hf_vanilla" / "models").glob("*_vanilla.py"))
+    names = {file.stem for file in files}
+    assert {"configuration_vanilla", "generation_vanilla", "modeling_vanilla"} <= names
+    for file in files:
+        for line in file.read_text().splitlines():
+            if line.lstrip().startswith(("import hf_vanilla", "from hf_vanilla", "from .")):
+                module = line.split()[1]
+                assert module.removeprefix(".") in names, f"{file.name}: {line}"

@@ -1,0 +1,63 @@
+"""What the README says is true, and the command line answers."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hf_vanilla
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def run(*command: str, cwd: Path = ROOT) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert "tensor([[" in run(sys.executable, "-c", block, cwd=tmp_path)
+    assert (tmp_path / "my-model" / "modeling_vanilla.py").exists()
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    named = set(re.findall(r"\bmake ([a-z-]+)\b", README)) - {"says"}
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert phony is not None
+    assert {"demo", "test", "lint"} <= named <= set(phony.group(1).split())
+
+
+def test_every_file_and_class_that_the_readme_names_exists() -> None:
+    for path in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / path).exists(), path
+    code = "".join(path.read_text() for path in (ROOT / "hf_vanilla").rglob("*.py"))
+    for name in re.findall(r"`(Vanilla\w+)", README):
+        assert f"class {name}" in code, name
+
+
+def test_the_demo_learns_to_reverse_words(tmp_path: Path) -> None:
+    out = run(sys.executable, str(ROOT / "scripts" / "demo_reverse.py"), cwd=tmp_path)
+    pairs = dict(line.split(" -> ") for line in out.splitlines() if " -> " in line)
+    assert len(pairs) == 6
+    assert all(reversed_word == word[::-1] for word, reversed_word in pairs.items())
+
+
+@pytest.mark.parametrize("command", [["-m", "hf_vanilla"], ["-c", "from hf_vanilla.cli import main; main()"]])
+def test_env_prints_versions_as_text_and_as_json(command: list[str]) -> None:
+    text = run(sys.executable, *command, "env")
+    facts = json.loads(run(sys.executable, *command, "env", "--json"))
+    assert facts["hf_vanilla"] == hf_vanilla.__version__
+    assert text.splitlines() == [f"{name}: {fact}" for name, fact in facts.items()]
+
+
+def test_importing_the_package_imports_nothing_heavy_but_torch_and_transformers() -> None:
+    code = (
+        "import sys, hf_vanilla; print([m for m in ('datasets', 'matplotlib', 'click', 'pandas') if m in sys.modules])"
+    )
+    assert run(sys.executable, "-c", code).strip() == "[]"
