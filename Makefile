@@ -1,10 +1,11 @@
 # make demo   sets everything up and trains a small model end to end
 # make test   sets everything up, lints, checks types and imports, runs the tests
 # make lint   only the checks that take seconds
+# make conformance   runs the tests that transformers runs on its own models, on ours (slow, needs the package index)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint conformance clean
 
 demo: .venv/installed
 	$(BIN)/python scripts/demo_reverse.py
@@ -17,6 +18,9 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+conformance: .venv/installed
+	$(BIN)/python scripts/conformance.py
 
 # PyTorch first: left to itself, pip would take the newest build, with gigabytes of CUDA packages.
 .venv/installed: pyproject.toml constraints.txt
