@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is: tests run side by side, and what they compute is tiny
 
 import pytest
 import torch

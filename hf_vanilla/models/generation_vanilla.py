@@ -1,7 +1,9 @@
 """The paper's search (section 6.1) inside transformers' `generate()`, switched on by keys of the generation config."""
 
+import sys
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
@@ -58,20 +60,35 @@ class VanillaGenerationMixin(GenerationMixin):
             config.length_penalty = GNMTLengthPenalty(config.length_penalty)
         return config, model_kwargs
 
+    def _prepare_decoder_input_ids_for_generation(
+        self, batch_size: int, model_input_name: str, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Where target prefixes are padded, say where their tokens stand: static caches hide the mask from forward."""
+        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
+            batch_size, model_input_name, model_kwargs, *args, **kwargs
+        )
+        mask = model_kwargs.get("decoder_attention_mask")
+        if mask is not None and model_kwargs.get("decoder_position_ids") is None:
+            model_kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        return input_ids, model_kwargs
+
     def _prepare_generated_length(
         self,
         generation_config: GenerationConfig,
         has_default_max_length: bool,
+        input_ids_length: int,
         inputs_tensor: Tensor,
         **kwargs: Any,
     ) -> GenerationConfig:
-        """Where nobody set a length for the whole batch, its longest source does."""
+        """Where nobody set a length for the whole batch, its longest source does, as far as positions reach."""
         beyond = generation_config.max_length_beyond_source
         if beyond is not None and has_default_max_length and generation_config.max_new_tokens is None:
-            generation_config.max_new_tokens = inputs_tensor.shape[1] + beyond
+            positions = self.config.max_position_embeddings or sys.maxsize
+            generation_config.max_new_tokens = min(inputs_tensor.shape[1] + beyond, positions - input_ids_length)
         return super()._prepare_generated_length(
             generation_config=generation_config,
             has_default_max_length=has_default_max_length,
+            input_ids_length=input_ids_length,
             inputs_tensor=inputs_tensor,
             **kwargs,
         )
@@ -83,10 +100,12 @@ class VanillaGenerationMixin(GenerationMixin):
         model_kwargs: dict[str, Any],
         **kwargs: Any,
     ) -> LogitsProcessorList:
-        """The last step before `_get_stopping_criteria` that sees the sources: keeps the lengths for it."""
+        """The last step before `_get_stopping_criteria` that sees the sources: sets the limits for it."""
         beyond = generation_config.max_length_beyond_source
         if beyond is not None:
-            generation_config._length_limits = 1 + _source_lengths(encoder_input_ids, model_kwargs) + beyond
+            limits = _length_limits(encoder_input_ids, model_kwargs, beyond)
+            generation_config._length_limits = limits
+            generation_config.max_length = min(generation_config.max_length, int(limits.max()))
         return super()._get_logits_processor(
             generation_config=generation_config,
             encoder_input_ids=encoder_input_ids,
@@ -101,9 +120,14 @@ class VanillaGenerationMixin(GenerationMixin):
         return criteria
 
 
-def _source_lengths(sources: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
-    """The number of tokens of each source, padding left out: (B,)."""
-    mask = model_kwargs.get("attention_mask")
-    if mask is None:
-        return sources.new_full(sources.shape[:1], sources.shape[1])
-    return mask.sum(-1)[:: mask.shape[0] // sources.shape[0]]  # `generate` has repeated the mask for every hypothesis
+def _length_limits(sources: Tensor, model_kwargs: dict[str, Any], beyond: int) -> Tensor:
+    """How long the target of each source may be, start token and padding of a given prefix included: (B,)."""
+    limits = sources.new_full(sources.shape[:1], 1 + beyond, dtype=torch.long)
+    source_mask, prefix_mask = model_kwargs.get("attention_mask"), model_kwargs.get("decoder_attention_mask")
+    limits += sources.shape[1] if source_mask is None else _once(source_mask, sources).sum(-1)
+    return limits if prefix_mask is None else limits + (_once(prefix_mask, sources) == 0).sum(-1)
+
+
+def _once(repeated: Tensor, sources: Tensor) -> Tensor:
+    """One row for each source, where `generate` has one for each hypothesis."""
+    return repeated[:: repeated.shape[0] // sources.shape[0]]

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, slice_logits_to_keep
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -470,6 +470,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         super().__init__(config)
         self.model = VanillaModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.generation_config._from_model_config = False  # else loading it would drop the keys that are only ours
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -501,6 +502,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         Args:
             labels: (B, T), the target, not shifted, ending in <eos>; -100 where there is none. The decoder's input is
                 made from it unless given.
+            logits_to_keep: How many logits to compute, counted from the end, or at which positions; 0 means all.
             num_items_in_batch: How many labels the whole optimiser step has, on all devices and in all accumulated
                 batches: what the sum of losses is divided by. The number of labels here if not given.
 
@@ -524,7 +526,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))  # -> (B, T, N)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])  # (B, T, D) -> (B, T, N)
         loss = None if labels is None else self._loss(logits, labels, num_items_in_batch)
         states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **states)
