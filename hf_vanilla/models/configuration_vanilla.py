@@ -15,8 +15,8 @@ def tensor_parallel_plan() -> dict[str, str]:
     attentions = ("encoder.layers.*.self_attn", "decoder.layers.*.self_attn", "decoder.layers.*.cross_attn")
     plan = {f"{attention}.{column}": "colwise" for attention in attentions for column in columns}
     plan |= {f"{attention}.o_proj": "rowwise" for attention in attentions}
+    plan["encoder.embed_tokens"] = "embedding_rowwise"
     for stack in ("encoder", "decoder"):
-        plan[f"{stack}.embed_tokens"] = "embedding_rowwise"
         plan[f"{stack}.layers.*.feed_forward.fc1"] = "colwise"
         plan[f"{stack}.layers.*.feed_forward.fc2"] = "rowwise"
     return plan

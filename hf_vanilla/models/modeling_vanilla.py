@@ -164,7 +164,8 @@ class VanillaSublayer(nn.Module):
     """
     The residual connection around every sub-layer: LayerNorm(x + Dropout(Sublayer(x))) (3.1, 5.4).
 
-    With `norm_first` x + Dropout(Sublayer(LayerNorm(x))), the pre-norm of later work.
+    With `norm_first` x + Dropout(Sublayer(LayerNorm(x))), the pre-norm of later work. The sub-layer comes as a
+    function, not as a module: accelerate would move a module that is an argument from device to device.
     """
 
     def __init__(self, config: VanillaConfig):
@@ -191,7 +192,7 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
         hidden_states = self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, attention_mask, **kwargs)[0])
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+        return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
 
 class VanillaDecoderLayer(GradientCheckpointingLayer):
@@ -223,7 +224,7 @@ class VanillaDecoderLayer(GradientCheckpointingLayer):
             hidden_states,
             lambda x: self.cross_attn(x, encoder_attention_mask, encoder_hidden_states, past_key_values, **kwargs)[0],
         )
-        return self.feed_forward_sublayer(hidden_states, self.feed_forward)
+        return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
@@ -398,7 +399,15 @@ class VanillaModel(VanillaPreTrainedModel):
         super().__init__(config)
         self.encoder = VanillaEncoder(config)
         self.decoder = VanillaDecoder(config)
+        if config.tie_word_embeddings:
+            self.decoder.embed_tokens = self.encoder.embed_tokens  # one module: FSDP2 cannot shard a weight of two
         self.post_init()
+
+    def init_parallel_plans(self) -> None:
+        """The decoder's embedding is a module of its own, to be split like the encoder's, only if it is not tied."""
+        super().init_parallel_plans()
+        if not self.config.tie_word_embeddings:
+            self._tp_plan["decoder.embed_tokens"] = self._tp_plan["encoder.embed_tokens"]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens

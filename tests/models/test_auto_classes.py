@@ -44,6 +44,7 @@ def test_the_tied_matrix_is_stored_once_and_tied_again(make_model: MakeModel, tm
         "model.encoder.embed_tokens.weight"
     ]
     model = VanillaForConditionalGeneration.from_pretrained(tmp_path)
+    assert model.model.decoder.embed_tokens is model.model.encoder.embed_tokens  # FSDP2 asks for one module
     matrices = (model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head)
     assert len({matrix.weight.data_ptr() for matrix in matrices}) == 1
     with torch.no_grad():
