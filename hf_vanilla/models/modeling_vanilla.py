@@ -256,21 +256,19 @@ class VanillaPreTrainedModel(PreTrainedModel):
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Source and target share the vocabulary even where they do not share the matrix."""
-        embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if not self.config.tie_word_embeddings:
-            decoder = self.get_decoder()
-            decoder.set_input_embeddings(
-                self._get_resized_embeddings(decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing)
-            )
-        return embeddings
+        resize = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder = self.get_decoder()
+        if decoder.embed_tokens is not None:
+            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *resize)
+        return super()._resize_token_embeddings(*resize)
 
 
 class VanillaStack(VanillaPreTrainedModel):
     """What encoder and decoder have in common: embeddings and positions (3.4, 3.5) under a stack of layers (3.1)."""
 
-    def __init__(self, config: VanillaConfig, layers: Sequence[nn.Module]):
+    def __init__(self, config: VanillaConfig, layers: Sequence[nn.Module], has_embedding: bool = True):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model) if has_embedding else None
         self.embed_positions = POSITIONS[config.position_embedding_type](config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
@@ -297,6 +295,8 @@ class VanillaStack(VanillaPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"{type(self).__name__} needs either token ids or embeddings of tokens, not both or none")
         if inputs_embeds is None:
+            if self.embed_tokens is None:
+                raise ValueError("a decoder that shares the encoder's embedding needs embeddings of tokens, not ids")
             inputs_embeds = self.embed_tokens(input_ids)
         length = inputs_embeds.shape[1]
         self._check_length(length, past_length)
@@ -351,7 +351,8 @@ class VanillaDecoder(VanillaStack):
     }
 
     def __init__(self, config: VanillaConfig):
-        super().__init__(config, [VanillaDecoderLayer(config, i) for i in range(config.decoder_layers)])
+        layers = [VanillaDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        super().__init__(config, layers, has_embedding=not config.tie_word_embeddings)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -393,20 +394,16 @@ class VanillaDecoder(VanillaStack):
 class VanillaModel(VanillaPreTrainedModel):
     """Encoder and decoder (Figure 1), up to the decoder's last states."""
 
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
-
     def __init__(self, config: VanillaConfig):
         super().__init__(config)
         self.encoder = VanillaEncoder(config)
         self.decoder = VanillaDecoder(config)
-        if config.tie_word_embeddings:
-            self.decoder.embed_tokens = self.encoder.embed_tokens  # one module: FSDP2 cannot shard a weight of two
         self.post_init()
 
     def init_parallel_plans(self) -> None:
-        """The decoder's embedding is a module of its own, to be split like the encoder's, only if it is not tied."""
+        """The decoder has an embedding, to be split like the encoder's, only if they are not shared."""
         super().init_parallel_plans()
-        if not self.config.tie_word_embeddings:
+        if self.decoder.embed_tokens is not None:
             self._tp_plan["decoder.embed_tokens"] = self._tp_plan["encoder.embed_tokens"]
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -414,8 +411,6 @@ class VanillaModel(VanillaPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embed_tokens = value
-        if self.config.tie_word_embeddings:
-            self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -445,6 +440,8 @@ class VanillaModel(VanillaPreTrainedModel):
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if self.decoder.embed_tokens is None and decoder_input_ids is not None and decoder_inputs_embeds is None:
+            decoder_input_ids, decoder_inputs_embeds = None, self.encoder.embed_tokens(decoder_input_ids)
         decoder_outputs = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,

@@ -166,6 +166,7 @@ def marian_like(model: VanillaForConditionalGeneration) -> MarianMTModel:
         for ours, theirs in names.items():
             name = name.replace(ours, theirs)
         state[name] = weight[:, order] if reads or name == "lm_head.weight" else weight[order] if writes else weight
+    state["model.decoder.embed_tokens.weight"] = state["model.encoder.embed_tokens.weight"]
     missing, unexpected = marian.load_state_dict(state, strict=False)
     assert not unexpected
     assert all("embed_positions" in name or name in ("model.shared.weight", "final_logits_bias") for name in missing)

@@ -16,7 +16,7 @@ from hf_vanilla import VanillaForConditionalGeneration
 
 MakeModel = Callable[..., VanillaForConditionalGeneration]
 LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.\d+")
-TIED = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+TIED = ("model.encoder.embed_tokens", "lm_head")
 
 
 def layers(model: nn.Module) -> list[str]:
