@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, GradientAccumulationPlugin
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor, nn
@@ -169,9 +169,12 @@ def train(folder: Path) -> dict[str, Any]:
     }
 
 
-def train_sharded(model: VanillaForConditionalGeneration) -> dict[str, Any]:
+def train_sharded(
+    model: VanillaForConditionalGeneration, optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, Any]:
     """The steps of `train_plainly`, with half of every batch on either process."""
-    optimizer, losses = torch.optim.SGD(model.train().parameters(), RATE), []
+    optimizer, losses = optimizer or torch.optim.SGD(model.parameters(), RATE), []
+    model.train()
     for batch in batches(model):
         share = {name: tensor[dist.get_rank() :: dist.get_world_size()] for name, tensor in batch.items()}
         loss = model(**share, num_items_in_batch=batch["labels"].ne(-100).sum()).loss
@@ -194,6 +197,15 @@ def shard_by_layer(folder: Path) -> dict[str, Any]:
     return train_sharded(fully_shard(model))
 
 
+def shard_with_accelerate(folder: Path) -> dict[str, Any]:
+    """FSDP2 as `accelerate launch` does it on GPUs. On CPUs it would take DDP without a word, if it were not told."""
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap")
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    accelerator.state._shared_state |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": plugin}
+    model = VanillaForConditionalGeneration.from_pretrained(folder / "model")
+    return train_sharded(*accelerator.prepare(model, torch.optim.SGD(model.parameters(), RATE)))
+
+
 def shard_by_plan(folder: Path) -> dict[str, Any]:
     dist.init_process_group("gloo")
     config = DistributedConfig(fsdp_size=2)
@@ -214,7 +226,7 @@ def split_tensors(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     job, folder = sys.argv[1], Path(sys.argv[2])
-    jobs = {function.__name__: function for function in (train, shard_by_layer, shard_by_plan, split_tensors)}
-    results = jobs[job](folder)
+    jobs = (train, shard_by_layer, shard_with_accelerate, shard_by_plan, split_tensors)
+    results = {function.__name__: function for function in jobs}[job](folder)
     torch.save(results, folder / f"{job}-{os.environ['RANK']}.pt")
     dist.destroy_process_group()
