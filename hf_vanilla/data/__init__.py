@@ -1,0 +1,1 @@
+"""Text to batches. Knows no model."""

@@ -1,0 +1,1 @@
+"""Hypotheses and references to a report. Knows no model."""
