@@ -2,13 +2,38 @@
 
 import json
 import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
 
 import click
 
 from .version import __version__
 
-REPORTED_PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "huggingface_hub")
+REPORTED_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "huggingface_hub")
+
+run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """What the user has to mend is said in one line, without a traceback."""
+    from .data.errors import InvalidDataError
+    from .training.recipe import RecipeError
+    from .training.trainer import TrainingDivergedError
+
+    try:
+        yield
+    except (InvalidDataError, RecipeError, TrainingDivergedError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def show(facts: Mapping[str, Any], as_json: bool) -> None:
+    lines = (f"{name}: {fact:.2f}" if isinstance(fact, float) else f"{name}: {fact}" for name, fact in facts.items())
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(lines))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,13 +43,74 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The run directory; if not given, runs/ and RECIPE's name."
+)
+@json_option
+def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
+    """Train what RECIPE says and measure it. The same command goes on with a run that was stopped."""
+    with clear_errors():
+        from .training.recipe import load_recipe
+        from .workflow import train_and_measure
+
+        chosen, run = load_recipe(recipe, overrides), output or Path("runs") / recipe.stem
+        scores = train_and_measure(chosen, run)
+    if scores:
+        show(scores, as_json)
+        click.echo(f"The model is in {run}.", err=True)
+
+
+@main.command()
+@run_argument
+@click.option("--last", type=click.IntRange(1), help="How many of the last checkpoints.")
+@click.option("--best", type=click.IntRange(1), help="How many of those with the best validation.")
+def average(run: Path, last: int | None, best: int | None) -> None:
+    """Give RUN the mean of the weights of several of its checkpoints."""
+    if (last is None) == (best is None):
+        raise click.UsageError("give either --last or --best")
+    with clear_errors():
+        from . import workflow
+
+        chosen = workflow.average(run, last or best or 1, "last" if last else "best")
+    click.echo(f"{run} is now the average of {', '.join(path.name for path in chosen)}", err=True)
+
+
+@main.command()
+@run_argument
+@click.option("--input", "source", type=click.File(encoding="utf-8"), default="-", help="If not given, stdin.")
+@click.option("--output", type=click.File("w", encoding="utf-8"), default="-", help="If not given, stdout.")
+@click.option("--num-beams", type=click.IntRange(1), help="The width of the search, if not the run's own.")
+def translate(run: Path, source: IO[str], output: IO[str], num_beams: int | None) -> None:
+    """Translate line by line. Where sources have several columns, tabs separate them."""
+    with clear_errors():
+        from .inference.translator import Translator
+
+        lines = [line.rstrip("\n").split("\t") for line in source]
+        options = {} if num_beams is None else {"num_beams": num_beams}
+        for translation in Translator.from_pretrained(run).translate(lines, **options):
+            output.write(" ".join(translation.splitlines()) + "\n")
+
+
+@main.command()
+@run_argument
+@click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True)
+@json_option
+def evaluate(run: Path, split: str, as_json: bool) -> None:
+    """Measure RUN on a split of its recipe."""
+    with clear_errors():
+        from .workflow import measure
+
+        show(measure(run, split), as_json)
+
+
+@main.command()
+@json_option
 def env(as_json: bool) -> None:
     """Print what a bug report needs: versions, platform, devices."""
     import torch
 
-    facts = {"hf_vanilla": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    facts |= {package: metadata.version(package) for package in REPORTED_PACKAGES}
-    facts["threads"] = str(torch.get_num_threads())
-    facts["cuda devices"] = str(torch.cuda.device_count())
-    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(f"{name}: {fact}" for name, fact in facts.items()))
+    facts: dict[str, Any] = {"hf_vanilla": __version__, "python": platform.python_version()}
+    facts |= {"platform": platform.platform()} | {name: metadata.version(name) for name in REPORTED_PACKAGES}
+    show(facts | {"threads": torch.get_num_threads(), "cuda devices": torch.cuda.device_count()}, as_json)

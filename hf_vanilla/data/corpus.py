@@ -1,0 +1,186 @@
+"""Files and datasets to checked, aligned pairs of a source and a target, one at a time."""
+
+import gzip
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from .errors import InvalidDataError
+from .spoken import spoken_pairs
+
+Column = str | int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One example. A source has several parts where several columns are read (a lemma and its tags, say)."""
+
+    source: tuple[str, ...]
+    target: str
+    where: str
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Two text files, plain or gzipped: line n of one is the translation of line n of the other."""
+
+    source: Path
+    target: Path
+
+    def __iter__(self) -> Iterator[Pair]:
+        with open_binary(self.source) as source, open_binary(self.target) as target:
+            for number, (left, right) in enumerate(itertools.zip_longest(source, target), 1):
+                if left is None or right is None:
+                    ended, other = (self.source, self.target) if left is None else (self.target, self.source)
+                    raise InvalidDataError(f"{ended}: ends after line {number - 1}, where {other} goes on")
+                where = f"{self.source}:{number}"
+                yield Pair((text_of(left, where),), text_of(right, f"{self.target}:{number}"), where)
+
+
+@dataclass(frozen=True)
+class Table:
+    """
+    One file with a column for each side: tab-separated (.tsv, .txt), JSON lines (.jsonl, .json) or .parquet.
+
+    The first three may be gzipped. Columns have names, except that those of a table of tabs without a header line
+    have numbers, from 0.
+    """
+
+    file: Path
+    source: tuple[Column, ...]
+    target: Column
+
+    def __iter__(self) -> Iterator[Pair]:
+        for where, row in self._rows():
+            yield Pair(tuple(cell(row, name, where) for name in self.source), cell(row, self.target, where), where)
+
+    def _rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+        suffixes = [suffix for suffix in self.file.suffixes if suffix != ".gz"]
+        match suffixes[-1] if suffixes else "":
+            case ".parquet":
+                return self._parquet_rows()
+            case ".jsonl" | ".json":
+                return self._json_rows()
+            case ".tsv" | ".txt":
+                return self._tab_rows()
+            case suffix:
+                raise InvalidDataError(
+                    f"{self.file}: cannot read {suffix or 'a file without a suffix'}; known are "
+                    ".tsv, .txt, .jsonl, .json and .parquet"
+                )
+
+    def _tab_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+        has_header = any(isinstance(name, str) for name in (*self.source, self.target))
+        with open_binary(self.file) as lines:
+            header: list[str] = []
+            for number, line in enumerate(lines, 1):
+                where = f"{self.file}:{number}"
+                cells = text_of(line, where).split("\t")
+                if has_header and not header:
+                    header = cells
+                    continue
+                if header and len(cells) != len(header):
+                    raise InvalidDataError(f"{where}: has {len(cells)} columns, but the header has {len(header)}")
+                yield where, dict(enumerate(cells)) | dict(zip(header, cells, strict=False))
+
+    def _json_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+        with open_binary(self.file) as lines:
+            for number, line in enumerate(lines, 1):
+                where = f"{self.file}:{number}"
+                try:
+                    row = json.loads(text_of(line, where))
+                except json.JSONDecodeError as error:
+                    raise InvalidDataError(f"{where}: is not a line of JSON: {error}") from None
+                if not isinstance(row, dict):
+                    raise InvalidDataError(f"{where}: is {type(row).__name__}, not an object with columns")
+                yield where, row
+
+    def _parquet_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+        import pyarrow
+        import pyarrow.parquet
+
+        number = 0
+        try:
+            with pyarrow.parquet.ParquetFile(self.file) as table:
+                for batch in table.iter_batches(batch_size=1000):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield f"{self.file}: row {number}", row
+        except (OSError, pyarrow.ArrowInvalid) as error:
+            raise InvalidDataError(f"{self.file}: cannot be read as Parquet: {error}") from None
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """Whatever `datasets.load_dataset` loads: an id on the Hub or a local folder, with columns or `translation`s."""
+
+    dataset: str
+    source: tuple[Column, ...]
+    target: Column
+    name: str | None = None
+    split: str = "train"
+
+    def __iter__(self) -> Iterator[Pair]:
+        import datasets
+
+        try:
+            rows = datasets.load_dataset(self.dataset, self.name, split=self.split)
+        except (OSError, ValueError) as error:
+            raise InvalidDataError(f"dataset {self.dataset} ({self.name}, {self.split}): {error}") from None
+        for number, row in enumerate(rows):
+            where = f"{self.dataset} ({self.split}): row {number}"
+            yield Pair(tuple(cell(row, name, where) for name in self.source), cell(row, self.target, where), where)
+
+
+@dataclass(frozen=True)
+class GeneratedPairs:
+    """The embedded task, for which nothing has to be there: spoken English to how it is written."""
+
+    generated: Literal["spoken_forms"]
+    split: str
+    size: int
+
+    def __iter__(self) -> Iterator[Pair]:
+        for number, (spoken, written) in enumerate(spoken_pairs(self.split, self.size)):
+            yield Pair((spoken,), written, f"{self.generated} ({self.split}): {number}")
+
+
+Corpus = ParallelText | Table | HubDataset | GeneratedPairs
+
+
+def read_pairs(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+    """All pairs of several corpora, in order."""
+    return itertools.chain.from_iterable(corpora)
+
+
+@contextmanager
+def open_binary(file: Path) -> Iterator[IO[bytes]]:
+    """Bytes, because only "\\n" ends a line here: text mode would also end lines where Unicode sees one."""
+    try:
+        opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
+        with opener(file, "rb") as stream:
+            yield stream
+    except (OSError, EOFError) as error:
+        raise InvalidDataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def text_of(line: bytes, where: str) -> str:
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidDataError(f"{where}: byte {error.start + 1} is not UTF-8 ({line[error.start]:#04x})") from None
+
+
+def cell(row: Mapping[Column, Any], name: Column, where: str) -> str:
+    """A column of a row, or a language of its `translation`."""
+    columns = row["translation"] if name not in row and isinstance(row.get("translation"), dict) else row
+    if name not in columns:
+        known = ", ".join(map(str, columns))
+        raise InvalidDataError(f"{where}: has no column {name!r}; its columns are {known}")
+    if not isinstance(columns[name], str):
+        raise InvalidDataError(f"{where}: column {name!r} is {columns[name]!r}, not text")
+    return columns[name]

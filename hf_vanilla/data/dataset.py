@@ -1,0 +1,167 @@
+"""Pairs and a tokenizer to token ids in a memory-mapped file, and these to the tensors of a batch."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from .batching import Key
+from .corpus import Pair
+from .errors import InvalidDataError
+from .tokenizer import Encoder, SubwordDropout
+
+SCHEMA = pa.schema(
+    {
+        "source": pa.list_(pa.string()),
+        "target": pa.string(),
+        "source_ids": pa.list_(pa.int32()),
+        "target_ids": pa.list_(pa.int32()),
+    }
+)
+
+
+@dataclass
+class Skipped:
+    """The pairs that were left out: for each reason how many, and where the first of them is."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, where: str) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.first.setdefault(reason, where)
+
+    def __str__(self) -> str:
+        reasons = (f"{count} with {reason} (first: {self.first[reason]})" for reason, count in self.counts.items())
+        return "; ".join(reasons) or "none"
+
+
+@dataclass(frozen=True)
+class LengthLimits:
+    """The most tokens of a source and of a target, <eos> included."""
+
+    source: int
+    target: int
+
+
+def encode_corpus(
+    pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerFast, limits: LengthLimits, file: Path
+) -> tuple[datasets.Dataset, Skipped]:
+    """
+    Write the pairs and their ids to `file`, and map it into memory.
+
+    Empty and over-long pairs are left out and counted.
+    """
+    encoder, skipped, written = Encoder(tokenizer), Skipped(), 0
+    partial = file.with_name(f"{file.name}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
+        for some in _in_groups_of(1000, _not_empty(pairs, skipped)):
+            ids = zip(encoder.sources([p.source for p in some]), encoder.targets([p.target for p in some]), strict=True)
+            rows = [
+                {"source": pair.source, "target": pair.target, "source_ids": source, "target_ids": target}
+                for pair, (source, target) in zip(some, ids, strict=True)
+                if _is_short(pair, len(source), len(target), limits, skipped)
+            ]
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
+            written += len(rows)
+    if not written:
+        partial.unlink()
+        raise InvalidDataError(f"no pair is left to use; skipped: {skipped}")
+    partial.rename(file)
+    return datasets.Dataset.from_file(str(file)), skipped
+
+
+def lengths_of(dataset: datasets.Dataset) -> np.ndarray:
+    """(N, 2): how many tokens source and target of every pair have."""
+    columns = [dataset.data.column(name) for name in ("source_ids", "target_ids")]
+    return np.stack([np.concatenate([np.diff(chunk.offsets) for chunk in column.chunks]) for column in columns], 1)
+
+
+class TrainingPairs(Dataset[dict[str, list[int]]]):
+    """The pairs by (epoch, index): what is random about them is a function of the seed and that key."""
+
+    def __init__(
+        self,
+        dataset: datasets.Dataset,
+        tokenizer: PreTrainedTokenizerFast,
+        dropout: SubwordDropout | None = None,
+        seed: int = 0,
+    ):
+        self.dataset = dataset
+        self.encoder = Encoder(tokenizer)
+        self.dropout = dropout
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: Key) -> dict[str, list[int]]:
+        epoch, index = key
+        row = self.dataset[index]
+        if self.dropout is None:
+            return {"input_ids": row["source_ids"], "labels": row["target_ids"]}
+        seed = f"{self.seed} {epoch} {index}"
+        parts = [self.dropout(part, f"{seed} {place}") for place, part in enumerate(row["source"])]
+        target = self.dropout(row["target"], f"{seed} target")
+        return {"input_ids": self.encoder.joined(parts), "labels": self.encoder.joined([target])}
+
+
+@dataclass(frozen=True)
+class PairCollator:
+    """Pads on the right: sources with padding that the mask hides, targets with what the loss ignores."""
+
+    pad_token_id: int
+    ignored: int = -100
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        sources = [example["input_ids"] for example in examples]
+        batch = {
+            "input_ids": _padded(sources, self.pad_token_id),
+            "attention_mask": _padded([[1] * len(ids) for ids in sources], 0),
+        }
+        if "labels" in examples[0]:
+            batch["labels"] = _padded([example["labels"] for example in examples], self.ignored)
+        return batch
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    padded = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def _not_empty(pairs: Iterable[Pair], skipped: Skipped) -> Iterator[Pair]:
+    for pair in pairs:
+        if not all(part.strip() for part in pair.source):
+            skipped.add("an empty source", pair.where)
+        elif not pair.target.strip():
+            skipped.add("an empty target", pair.where)
+        else:
+            yield pair
+
+
+def _is_short(pair: Pair, source_length: int, target_length: int, limits: LengthLimits, skipped: Skipped) -> bool:
+    if source_length > limits.source:
+        skipped.add(f"a source of more than {limits.source} tokens", pair.where)
+    elif target_length > limits.target:
+        skipped.add(f"a target of more than {limits.target} tokens", pair.where)
+    else:
+        return True
+    return False
+
+
+def _in_groups_of(size: int, pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    remaining = iter(pairs)
+    while some := list(islice(remaining, size)):
+        yield some

@@ -1,0 +1,150 @@
+"""Training text to a tokenizer: joint byte-pair encoding, characters or words, as a plain fast tokenizer."""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+TokenizerKind = Literal["bpe", "character", "word"]
+
+# The ids are those that VanillaConfig defaults to.
+SPECIAL_TOKENS = {
+    "bos_token": "<s>",
+    "pad_token": "<pad>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "<sep>",
+}
+
+
+def train_tokenizer(
+    texts: Iterable[str], kind: TokenizerKind = "bpe", vocab_size: int = 8000, lowercase: bool = False
+) -> PreTrainedTokenizerFast:
+    """
+    Learn the tokens of `texts`, sources and targets together.
+
+    Under "bpe" (over bytes) and "character" (with bytes for characters that the texts do not have) nothing is unknown,
+    and decoding gives back the text in NFC, lower-cased if asked for. "word" takes what white space separates, and
+    knows the `vocab_size` most frequent. Special tokens are never found in text: they are spelt like any other.
+    """
+    tokenizer = {"bpe": _byte_pairs, "character": _characters, "word": _words}[kind](texts, vocab_size, lowercase)
+    eos = SPECIAL_TOKENS["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, split_special_tokens=True, **SPECIAL_TOKENS)
+
+
+def _normalizer(lowercase: bool, *more: normalizers.Normalizer) -> normalizers.Normalizer:
+    return normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else []), *more])
+
+
+def _byte_pairs(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    # A space in front of every text, so that a word has the same tokens wherever it stands.
+    tokenizer.normalizer = _normalizer(lowercase, normalizers.Prepend(" "))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _characters(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    normalizer = _normalizer(lowercase)
+    alphabet = sorted({character for text in texts for character in normalizer.normalize_str(text)})
+    tokens = [*SPECIAL_TOKENS.values(), *(f"<0x{byte:02X}>" for byte in range(256)), *alphabet]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+def _words(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
+    # A word spelt like a special token would be one: it becomes two words.
+    special = [normalizers.Replace(token, f"{token[0]} {token[1:]}") for token in SPECIAL_TOKENS.values()]
+    tokenizer.normalizer = _normalizer(lowercase, *special)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+class Encoder:
+    """Text to ids: parts of a source are joined by the separator, and every text ends in <eos>."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self.tokenizer = tokenizer
+
+    def sources(self, texts: Sequence[Sequence[str]]) -> list[list[int]]:
+        parts = self._ids([part for text in texts for part in text])
+        remaining = iter(parts)
+        return [self.joined([next(remaining) for _ in text]) for text in texts]
+
+    def targets(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[*ids, self.tokenizer.eos_token_id] for ids in self._ids(texts)]
+
+    def joined(self, parts: Sequence[Sequence[int]]) -> list[int]:
+        ids = list(parts[0])
+        for part in parts[1:]:
+            ids += [self.tokenizer.sep_token_id, *part]
+        return [*ids, self.tokenizer.eos_token_id]
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"]
+
+
+class SubwordDropout:
+    """
+    BPE-dropout (Provilkov et al., 2020): in training, each merge of a word is left out with probability `rate`.
+
+    Every draw is a function of the seed it is asked with, so that a training can be repeated and resumed. A word is
+    segmented in at most `variants` ways, each drawn once and kept: what remains to do for a sentence is to look up.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float, variants: int = 64):
+        backend = tokenizer.backend_tokenizer
+        model = json.loads(backend.to_str())["model"]
+        if model["type"] != "BPE" or not model["merges"]:
+            raise ValueError(f"BPE-dropout ({rate}) needs a tokenizer of byte pairs (kind: bpe)")
+        self.normalize = backend.normalizer.normalize_str
+        self.split = backend.pre_tokenizer.pre_tokenize_str
+        self.ids: dict[str, int] = model["vocab"]
+        self.ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+        self.rate = rate
+        self.variants = variants
+        self.segmentation = lru_cache(maxsize=1_000_000)(self._segmentation)
+
+    def __call__(self, text: str, seed: str) -> list[int]:
+        """The ids of `text`, without <eos>."""
+        draws = random.Random(seed)  # noqa: S311
+        words = [word for word, _ in self.split(self.normalize(text))]
+        return [id_ for word in words for id_ in self.segmentation(word, draws.randrange(self.variants))]
+
+    def _segmentation(self, word: str, variant: int) -> tuple[int, ...]:
+        draws = random.Random(f"{variant} {word}")  # noqa: S311
+        parts = list(word)
+        while True:
+            merges = [
+                (self.ranks[pair], place)
+                for place, pair in enumerate(pairwise(parts))
+                if pair in self.ranks and draws.random() >= self.rate
+            ]
+            if not merges:
+                return tuple(self.ids[part] for part in parts)
+            _, place = min(merges)
+            parts[place : place + 2] = [parts[place] + parts[place + 1]]

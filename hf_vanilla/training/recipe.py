@@ -1,0 +1,250 @@
+"""A YAML file and overrides to one frozen, checked recipe."""
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from huggingface_hub.dataclasses import type_validator
+from huggingface_hub.errors import StrictDataclassError
+from transformers import GenerationConfig, Seq2SeqTrainingArguments
+
+from ..data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Table
+from ..data.tokenizer import TokenizerKind
+from ..models.configuration_vanilla import VanillaConfig
+from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used. The message names the key, its value and what would be right."""
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Where the pairs are, and how long they may be."""
+
+    train: tuple[Corpus, ...]
+    validation: tuple[Corpus, ...]
+    test: tuple[Corpus, ...] = ()
+    source_language: str | None = None
+    target_language: str | None = None
+    max_source_length: int = 256
+    max_target_length: int = 256
+
+
+@dataclass(frozen=True)
+class TokenizerSection:
+    """How text becomes tokens."""
+
+    kind: TokenizerKind = "bpe"
+    vocab_size: int = 8000
+    lowercase: bool = False
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainingSection:
+    """What Seq2SeqTrainingArguments does not have."""
+
+    max_tokens: int = 4096
+    early_stopping_patience: int | None = None
+    average_checkpoints: int = 1
+    average: Literal["last", "best"] = "last"
+    sample_translations: int = 3
+    bleu_tokenize: str = "13a"
+    metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "character_error_rate")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """
+    Everything that a training depends on.
+
+    `model` has fields of VanillaConfig, `arguments` those of Seq2SeqTrainingArguments, `generation` those of
+    GenerationConfig, and only what the file and the overrides say. `text` is all of it as YAML.
+    """
+
+    data: DataSection
+    tokenizer: TokenizerSection
+    training: TrainingSection
+    model: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    text: str
+
+    @property
+    def metric(self) -> str:
+        """What the best checkpoint is the best by."""
+        return str(self.arguments.get("metric_for_best_model") or "loss").removeprefix("eval_")
+
+    @property
+    def greater_is_better(self) -> bool:
+        return bool(self.arguments.get("greater_is_better", not self.metric.endswith(("loss", "error_rate"))))
+
+
+def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe; each override is `section.key=value`, its value in YAML."""
+    try:
+        recipe = yaml.load(file.read_text(encoding="utf-8"), _Yaml)  # noqa: S506 -- a SafeLoader
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(f"{file}: cannot be read: {error}") from None
+    recipe = {} if recipe is None else recipe
+    for name, section in _sections(recipe, str(file)).items():
+        _mapping(section, name)
+    for override in overrides:
+        _override(recipe, override)
+    return _checked_recipe(recipe)
+
+
+SECTIONS = ("data", "tokenizer", "model", "training", "generation")
+NOT_OURS_TO_SET = ("output_dir", "predict_with_generate", "label_smoothing_factor", "generation_config")
+
+
+def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
+    sections = {name: recipe.get(name) or {} for name in SECTIONS}
+    own = {field.name for field in fields(TrainingSection)}
+    training = {key: value for key, value in sections["training"].items() if key in own}
+    arguments = {key: value for key, value in sections["training"].items() if key not in own}
+    for key in NOT_OURS_TO_SET:
+        if key in arguments:
+            raise RecipeError(f"training.{key}: is set by hf_vanilla itself")
+    generation = sections["generation"]
+    try:
+        GenerationConfig(**generation)
+    except (ValueError, TypeError) as error:
+        raise RecipeError(f"generation: {error}") from None
+    known = [*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS]
+    for key in generation:
+        if key not in known:
+            raise RecipeError(_unknown("generation", key, known))
+    return Recipe(
+        data=_data(sections["data"]),
+        tokenizer=TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer")),
+        training=TrainingSection(**_checked(TrainingSection, training, "training")),
+        model=_model(sections["model"]),
+        arguments=_checked(Seq2SeqTrainingArguments, arguments, "training", own),
+        generation=generation,
+        text=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+    )
+
+
+def _model(section: dict[str, Any]) -> dict[str, Any]:
+    values = _checked(VanillaConfig, section, "model")
+    try:
+        VanillaConfig(**values)
+    except StrictDataclassError as error:
+        raise RecipeError(f"model: {str(error).splitlines()[-1].strip()}") from None
+    return values
+
+
+def _data(section: dict[str, Any]) -> DataSection:
+    section = dict(section)
+    folder = Path(_value(section.pop("folder", "."), str, "data.folder"))
+    for split in ("train", "validation"):
+        if split not in section:
+            raise RecipeError(f"data.{split}: is missing")
+    for split in ("train", "validation", "test"):
+        if split in section:
+            corpora = section[split] if isinstance(section[split], list) else [section[split]]
+            section[split] = [
+                _corpus(corpus, folder, f"data.{split}" + (f"[{number}]" if len(corpora) > 1 else ""))
+                for number, corpus in enumerate(corpora)
+            ]
+    return DataSection(**_checked(DataSection, section, "data", ["folder"]))
+
+
+def _corpus(corpus: Any, folder: Path, where: str) -> Corpus:
+    """Which kind of corpus it is shows in its keys."""
+    corpus = dict(_mapping(corpus, where))
+    kinds: dict[str, type] = {"generated": GeneratedPairs, "dataset": HubDataset, "file": Table}
+    kind = next((kind for key, kind in kinds.items() if key in corpus), ParallelText)
+    if kind in (HubDataset, Table) and not isinstance(corpus.get("source", []), list):
+        corpus["source"] = [corpus["source"]]
+    values = _checked(kind, corpus, where, list(kinds))
+    for field in fields(kind):
+        if field.name not in values and field.default is MISSING:
+            raise RecipeError(f"{where}.{field.name}: is missing")
+    return kind(**{key: folder / value if isinstance(value, Path) else value for key, value in values.items()})
+
+
+def _checked(cls: type, values: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> dict[str, Any]:
+    """`values` as the types of the fields of `cls`. `also` are other keys that could have been meant."""
+    types_of = {field.name: field.type for field in fields(cls) if field.init and not field.name.startswith("_")}
+    for key in values:
+        if key not in types_of:
+            raise RecipeError(_unknown(where, key, [*types_of, *also]))
+    return {key: _value(value, types_of[key], f"{where}.{key}") for key, value in values.items()}
+
+
+def _value(value: Any, hint: Any, where: str) -> Any:
+    """`value`, of the type `hint`: YAML has no paths and no tuples, and writes 1.0 as 1."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = typing.get_args(hint) if is_union else (hint,)
+    if type(value) is int and float in options and int not in options:
+        value = float(value)
+    if isinstance(value, str) and Path in options:
+        value = Path(value)
+    if isinstance(value, list) and any(typing.get_origin(option) is tuple for option in options):
+        value = tuple(value)
+    try:
+        type_validator(where, value, hint)
+    except TypeError:
+        expected = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+        raise RecipeError(f"{where}: {value!r} is {type(value).__name__}, expected {expected}") from None
+    return value
+
+
+def _override(recipe: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    section, dot, path = name.partition(".")
+    if not (equals and dot and section in SECTIONS):
+        raise RecipeError(f"{override!r}: an override is section.key=value, the section one of {', '.join(SECTIONS)}")
+    place = recipe.setdefault(section, {})
+    *parents, key = path.split(".")
+    for parent in parents:
+        place = place.setdefault(parent, {})
+        _mapping(place, name)
+    try:
+        place[key] = yaml.load(text, _Yaml)  # noqa: S506 -- a SafeLoader
+    except yaml.YAMLError:
+        raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
+
+
+def _sections(recipe: Any, where: str) -> dict[str, Any]:
+    for name in _mapping(recipe, where):
+        if name not in SECTIONS:
+            raise RecipeError(_unknown(where, name, SECTIONS))
+    return {name: section for name, section in recipe.items() if section is not None}
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise RecipeError(f"{where}: must be a mapping of keys to values, not {value!r:.60}")
+    return value
+
+
+def _unknown(where: str, key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    return f"{where}: there is no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.2, where 5e-3 is a number and `no` a word. To PyYAML, of 1.1, it is the other way round."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"([-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
+    list("-+.0123456789"),
+)

@@ -1,0 +1,203 @@
+"""Recipe to run directory: data, tokenizer and model are prepared, trained and averaged."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from accelerate import PartialState
+from transformers import (
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    set_seed,
+)
+from transformers.utils import logging
+
+from ..data.batching import TokenBudgetBatches
+from ..data.corpus import Corpus, read_pairs
+from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, lengths_of
+from ..data.tokenizer import SubwordDropout, train_tokenizer
+from ..models.configuration_vanilla import VanillaConfig
+from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from .checkpoints import average_weights, best_checkpoints, checkpoints_of, last_checkpoints, save_weights
+from .recipe import Recipe, RecipeError
+from .trainer import VanillaTrainer
+
+logger = logging.get_logger("hf_vanilla")
+
+Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
+Score = Callable[[Sequence[str], Sequence[str]], Mapping[str, Any]]
+
+DEFAULT_ARGUMENTS: dict[str, Any] = {
+    # 5.3
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.98,
+    "adam_epsilon": 1e-9,
+    "lr_scheduler_type": "inverse_sqrt",
+    "warmup_steps": 4000.0,
+    # ours
+    "max_grad_norm": 0.0,
+    "eval_strategy": "steps",
+    "eval_steps": 500,
+    "save_strategy": "steps",
+    "save_steps": 500,
+    "logging_steps": 50,
+    "logging_nan_inf_filter": False,
+    "remove_unused_columns": False,
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a training starts from."""
+
+    tokenizer: PreTrainedTokenizerFast
+    train: datasets.Dataset
+    validation: datasets.Dataset
+
+
+def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreTrainedModel:
+    """
+    Train what the recipe says into the directory `run`, or go on with what is there.
+
+    Args:
+        translate: Translates the validation sources, to see how good the model is.
+        score: Compares these translations with the references.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    arguments = training_arguments(recipe, run)
+    set_seed(arguments.seed)
+    with PartialState().main_process_first():
+        prepared = prepare(recipe, run)
+    model = new_model(recipe, prepared.tokenizer)
+    trainer = make_trainer(recipe, arguments, prepared, model, translate, score)
+    checkpoints = checkpoints_of(run)
+    trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
+    if trainer.is_world_process_zero():
+        finish(recipe, run, trainer)
+    trainer.accelerator.wait_for_everyone()
+    return model
+
+
+def training_arguments(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
+    chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
+    chosen |= {"metric_for_best_model": recipe.metric, "greater_is_better": recipe.greater_is_better}
+    chosen.setdefault("use_cpu", not torch.accelerator.is_available())
+    chosen.setdefault("bf16", "fp16" not in chosen and bfloat16_is_fast())
+    try:
+        return Seq2SeqTrainingArguments(output_dir=str(run), **chosen)
+    except (ValueError, TypeError, OSError) as error:
+        raise RecipeError(f"training: {error}") from None
+
+
+def bfloat16_is_fast() -> bool:
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def prepare(recipe: Recipe, run: Path) -> Prepared:
+    """Tokenizer and encoded pairs, made once and then read from the run directory."""
+    (run / "recipe.yaml").write_text(recipe.text, encoding="utf-8")
+    if not (run / "tokenizer.json").exists():
+        section = recipe.tokenizer
+        tokenizer = train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
+        tokenizer.save_pretrained(run)
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
+    encoded = {}
+    for split, corpora in (("train", recipe.data.train), ("validation", recipe.data.validation)):
+        file = run / "data" / f"{split}.arrow"
+        if file.exists():
+            encoded[split] = datasets.Dataset.from_file(str(file))
+        else:
+            encoded[split], skipped = encode_corpus(read_pairs(corpora), tokenizer, limits, file)
+            logger.info(f"{split}: {len(encoded[split])} pairs; skipped: {skipped}")
+    return Prepared(tokenizer, **encoded)
+
+
+def texts_of(corpora: Iterable[Corpus]) -> Iterator[str]:
+    for pair in read_pairs(corpora):
+        yield from pair.source
+        yield pair.target
+
+
+def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForConditionalGeneration:
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
+    ids["decoder_start_token_id"] = tokenizer.bos_token_id
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **ids, **recipe.model))
+    lengths = {"max_length": recipe.data.max_target_length + 1, "num_beams": 4, "early_stopping": True}
+    model.generation_config = GenerationConfig(**lengths | ids | dict(recipe.generation))
+    if model.device.type == "cpu" and not torch.cuda.is_available():
+        # The backward pass of PyTorch's fused attention is slow on CPUs for sentences.
+        model.set_attn_implementation("eager")
+    return model
+
+
+def make_trainer(
+    recipe: Recipe,
+    arguments: Seq2SeqTrainingArguments,
+    prepared: Prepared,
+    model: VanillaForConditionalGeneration,
+    translate: Translate,
+    score: Score,
+) -> VanillaTrainer:
+    tokenizer, section = prepared.tokenizer, recipe.training
+    dropout = SubwordDropout(tokenizer, recipe.tokenizer.dropout) if recipe.tokenizer.dropout else None
+    processes = PartialState().num_processes
+    sources, references = prepared.validation["source"][:], prepared.validation["target"][:]
+
+    def validate(model: PreTrainedModel) -> dict[str, Any]:
+        translations = translate(model, tokenizer, sources)
+        for source, translation in list(zip(sources, translations, strict=True))[: section.sample_translations]:
+            logger.info(f"{' | '.join(source)} -> {translation}")
+        return {key: value for key, value in score(translations, references).items() if isinstance(value, float)}
+
+    patience = section.early_stopping_patience
+    callbacks: list[TrainerCallback] = [] if patience is None else [EarlyStoppingCallback(patience)]
+    return VanillaTrainer(
+        model,
+        arguments,
+        train_dataset=TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed),
+        eval_dataset=TrainingPairs(prepared.validation, tokenizer),
+        data_collator=PairCollator(tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+        train_batches=TokenBudgetBatches(
+            lengths_of(prepared.train), section.max_tokens, processes=processes, seed=arguments.seed
+        ),
+        eval_batches=TokenBudgetBatches(
+            lengths_of(prepared.validation), section.max_tokens, processes=processes, shuffle=False
+        ),
+        validate=validate,
+    )
+
+
+def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:
+    """Leave the model, averaged if the recipe says so, and the history of the training."""
+    trainer.save_model(str(run))
+    number = recipe.training.average_checkpoints
+    if number > 1:
+        best = recipe.training.average == "best"
+        chosen = (
+            best_checkpoints(run, number, recipe.metric, recipe.greater_is_better)
+            if best
+            else last_checkpoints(run, number)
+        )
+        save_weights(average_weights(chosen), run)
+    write_whole(run / "history.json", json.dumps(trainer.state.log_history, indent=1))
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Under another name first: whoever reads `file` finds all of it, or what was there before."""
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)

@@ -1,0 +1,66 @@
+"""What takes several stages: train a recipe and measure it, measure a run again, average its checkpoints."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from .data.corpus import read_pairs
+from .data.errors import InvalidDataError
+from .evaluation.metrics import report
+from .inference.translator import Translator
+from .training.checkpoints import average_weights, best_checkpoints, last_checkpoints, save_weights
+from .training.recipe import Recipe, load_recipe
+from .training.run import train, write_whole
+
+Scores = dict[str, float | str]
+
+
+def train_and_measure(recipe: Recipe, run: Path) -> Scores:
+    """Train into the directory `run`, or go on there, and write its report."""
+    train(recipe, run, greedy_translations, lambda found, references: score(recipe, found, references))
+    if not PartialState().is_main_process:
+        return {}
+    split = "test" if recipe.data.test else "validation"
+    scores = measure(run, split)
+    write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
+    return scores
+
+
+def measure(run: Path, split: str = "test") -> Scores:
+    """The scores of a run on a split of its own recipe."""
+    recipe = load_recipe(run / "recipe.yaml")
+    corpora = {"test": recipe.data.test, "validation": recipe.data.validation}[split]
+    if not corpora:
+        raise InvalidDataError(f"{run / 'recipe.yaml'}: has no data.{split}; measure another split")
+    pairs = list(read_pairs(corpora))
+    translations = Translator.from_pretrained(run).translate([pair.source for pair in pairs])
+    return score(recipe, translations, [pair.target for pair in pairs])
+
+
+def score(recipe: Recipe, translations: Sequence[str], references: Sequence[str]) -> Scores:
+    return report(translations, references, recipe.training.metrics, tokenize=recipe.training.bleu_tokenize)
+
+
+def average(run: Path, number: int, which: str) -> list[Path]:
+    """Make the mean of the `last` or `best` checkpoints the weights of the run."""
+    recipe = load_recipe(run / "recipe.yaml")
+    best = (recipe.metric, recipe.greater_is_better)
+    chosen = last_checkpoints(run, number) if which == "last" else best_checkpoints(run, number, *best)
+    save_weights(average_weights(chosen), run)
+    return chosen
+
+
+def greedy_translations(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[Sequence[str]]
+) -> list[str]:
+    """Quick translations to see how a training goes; every process makes its share of them."""
+    state = PartialState()
+    mine = sources[state.process_index :: state.num_processes]
+    options: dict[str, Any] = {"num_beams": 1, "length_penalty_type": None}
+    shares = gather_object([Translator(model, tokenizer).translate(mine, **options)])
+    return [shares[index % state.num_processes][index // state.num_processes] for index in range(len(sources))]
