@@ -8,7 +8,11 @@ BIN := .venv/bin
 .PHONY: demo test lint conformance clean
 
 demo: .venv/installed
-	$(BIN)/python scripts/demo_reverse.py
+	$(BIN)/hf-vanilla train configs/quickstart.yaml
+	@printf '%s\n' 'the twenty third of march two thousand and five' 'quarter to nine in the evening' \
+		'three hundred and five pounds' 'the one hundred and twelfth' > runs/said.txt
+	@$(BIN)/hf-vanilla translate runs/quickstart --input runs/said.txt --output runs/written.txt
+	@paste runs/said.txt runs/written.txt
 
 test: lint
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest

@@ -41,13 +41,6 @@ def test_every_file_and_class_that_the_readme_names_exists() -> None:
         assert f"class {name}" in code, name
 
 
-def test_the_demo_learns_to_reverse_words(tmp_path: Path) -> None:
-    out = run(sys.executable, str(ROOT / "scripts" / "demo_reverse.py"), cwd=tmp_path)
-    pairs = dict(line.split(" -> ") for line in out.splitlines() if " -> " in line)
-    assert len(pairs) == 6
-    assert all(reversed_word == word[::-1] for word, reversed_word in pairs.items())
-
-
 @pytest.mark.parametrize("command", [["-m", "hf_vanilla"], ["-c", "from hf_vanilla.cli import main; main()"]])
 def test_env_prints_versions_as_text_and_as_json(command: list[str]) -> None:
     text = run(sys.executable, *command, "env")

@@ -37,8 +37,6 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         if longest > max_tokens:
             index = int(lengths.max(axis=1).argmax())
             raise ValueError(f"example {index} has {longest} tokens, more than max_tokens ({max_tokens}) in a batch")
-        if len(lengths) < processes:
-            raise ValueError(f"{len(lengths)} examples cannot be shared by {processes} processes")
         self.lengths = lengths
         self.max_tokens = max_tokens
         self.processes = processes
@@ -87,8 +85,11 @@ class TokenBudgetBatches(Sampler[list[Key]]):
                 cuts.append((start, end))
                 start, width = end, length
         cuts.append((start, len(longest)))
-        missing = math.ceil(len(cuts) / self.processes) * self.processes - len(cuts)
-        for _ in range(missing):
+        number = math.ceil(len(cuts) / self.processes) * self.processes
+        if number > len(longest):
+            examples = f"{len(longest)} examples in {len(cuts)} batches"
+            raise ValueError(f"{examples} cannot be shared by {self.processes} processes")
+        while len(cuts) < number:
             largest = max(range(len(cuts)), key=lambda i: cuts[i][1] - cuts[i][0])
             start, end = cuts[largest]
             cuts[largest : largest + 1] = [(start, (start + end) // 2), ((start + end) // 2, end)]

@@ -3,11 +3,11 @@
 import gzip
 import itertools
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from .errors import InvalidDataError
 from .spoken import spoken_pairs
@@ -32,13 +32,13 @@ class ParallelText:
     target: Path
 
     def __iter__(self) -> Iterator[Pair]:
-        with open_binary(self.source) as source, open_binary(self.target) as target:
-            for number, (left, right) in enumerate(itertools.zip_longest(source, target), 1):
-                if left is None or right is None:
-                    ended, other = (self.source, self.target) if left is None else (self.target, self.source)
-                    raise InvalidDataError(f"{ended}: ends after line {number - 1}, where {other} goes on")
-                where = f"{self.source}:{number}"
-                yield Pair((text_of(left, where),), text_of(right, f"{self.target}:{number}"), where)
+        lines = itertools.zip_longest(lines_of(self.source), lines_of(self.target))
+        for number, (left, right) in enumerate(lines, 1):
+            if left is None or right is None:
+                ended, other = (self.source, self.target) if left is None else (self.target, self.source)
+                raise InvalidDataError(f"{ended}: ends after line {number - 1}, where {other} goes on")
+            where = f"{self.source}:{number}"
+            yield Pair((text_of(left, where),), text_of(right, f"{self.target}:{number}"), where)
 
 
 @dataclass(frozen=True)
@@ -75,29 +75,27 @@ class Table:
 
     def _tab_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
         has_header = any(isinstance(name, str) for name in (*self.source, self.target))
-        with open_binary(self.file) as lines:
-            header: list[str] = []
-            for number, line in enumerate(lines, 1):
-                where = f"{self.file}:{number}"
-                cells = text_of(line, where).split("\t")
-                if has_header and not header:
-                    header = cells
-                    continue
-                if header and len(cells) != len(header):
-                    raise InvalidDataError(f"{where}: has {len(cells)} columns, but the header has {len(header)}")
-                yield where, dict(enumerate(cells)) | dict(zip(header, cells, strict=False))
+        header: list[str] = []
+        for number, line in enumerate(lines_of(self.file), 1):
+            where = f"{self.file}:{number}"
+            cells = text_of(line, where).split("\t")
+            if has_header and not header:
+                header = cells
+                continue
+            if header and len(cells) != len(header):
+                raise InvalidDataError(f"{where}: has {len(cells)} columns, but the header has {len(header)}")
+            yield where, dict(enumerate(cells)) | dict(zip(header, cells, strict=False))
 
     def _json_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
-        with open_binary(self.file) as lines:
-            for number, line in enumerate(lines, 1):
-                where = f"{self.file}:{number}"
-                try:
-                    row = json.loads(text_of(line, where))
-                except json.JSONDecodeError as error:
-                    raise InvalidDataError(f"{where}: is not a line of JSON: {error}") from None
-                if not isinstance(row, dict):
-                    raise InvalidDataError(f"{where}: is {type(row).__name__}, not an object with columns")
-                yield where, row
+        for number, line in enumerate(lines_of(self.file), 1):
+            where = f"{self.file}:{number}"
+            try:
+                row = json.loads(text_of(line, where))
+            except json.JSONDecodeError as error:
+                raise InvalidDataError(f"{where}: is not a line of JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise InvalidDataError(f"{where}: is {type(row).__name__}, not an object with columns")
+            yield where, row
 
     def _parquet_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
         import pyarrow
@@ -157,14 +155,13 @@ def read_pairs(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     return itertools.chain.from_iterable(corpora)
 
 
-@contextmanager
-def open_binary(file: Path) -> Iterator[IO[bytes]]:
-    """Bytes, because only "\\n" ends a line here: text mode would also end lines where Unicode sees one."""
+def lines_of(file: Path) -> Iterator[bytes]:
+    """As bytes, because only "\\n" ends a line here: text mode would also end lines where Unicode sees one."""
+    opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
     try:
-        opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
         with opener(file, "rb") as stream:
-            yield stream
-    except (OSError, EOFError) as error:
+            yield from stream
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidDataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 

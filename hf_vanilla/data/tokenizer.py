@@ -48,7 +48,10 @@ def _byte_pairs(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Token
     tokenizer = Tokenizer(models.BPE())
     # A space in front of every text, so that a word has the same tokens wherever it stands.
     tokenizer.normalizer = _normalizer(lowercase, normalizers.Prepend(" "))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # And each digit by itself, so that numbers are spelt alike.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

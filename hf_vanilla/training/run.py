@@ -28,6 +28,7 @@ from ..data.tokenizer import SubwordDropout, train_tokenizer
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .checkpoints import average_weights, best_checkpoints, checkpoints_of, last_checkpoints, save_weights
+from .memory import keep_freed_memory
 from .recipe import Recipe, RecipeError
 from .trainer import VanillaTrainer
 
@@ -75,6 +76,8 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
     run.mkdir(parents=True, exist_ok=True)
     arguments = training_arguments(recipe, run)
     set_seed(arguments.seed)
+    if arguments.use_cpu:
+        keep_freed_memory()
     with PartialState().main_process_first():
         prepared = prepare(recipe, run)
     model = new_model(recipe, prepared.tokenizer)
@@ -134,7 +137,7 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForC
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
     ids["decoder_start_token_id"] = tokenizer.bos_token_id
     model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **ids, **recipe.model))
-    lengths = {"max_length": recipe.data.max_target_length + 1, "num_beams": 4, "early_stopping": True}
+    lengths = {"max_length": recipe.data.max_target_length + 1, "num_beams": 4}
     model.generation_config = GenerationConfig(**lengths | ids | dict(recipe.generation))
     if model.device.type == "cpu" and not torch.cuda.is_available():
         # The backward pass of PyTorch's fused attention is slow on CPUs for sentences.

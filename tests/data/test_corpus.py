@@ -1,0 +1,126 @@
+"""Every kind of source gives the same pairs, and what is wrong with one is said with its file and line."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from hf_vanilla.data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Table, read_pairs
+from hf_vanilla.data.errors import InvalidDataError
+
+PAIRS = [("a dog", "ein Hund"), ("two\u2028cats \x85 , é", "zwei Katzen"), ("  x ", "\ty")]
+
+
+def lines(column: int) -> bytes:
+    return "".join(f"{pair[column]}\n" for pair in PAIRS).encode()
+
+
+def parallel(folder: Path) -> Corpus:
+    (folder / "a.en").write_bytes(lines(0))
+    (folder / "a.de.gz").write_bytes(gzip.compress(lines(1)))
+    return ParallelText(folder / "a.en", folder / "a.de.gz")
+
+
+def windows_parallel(folder: Path) -> Corpus:
+    (folder / "w.en").write_bytes(lines(0).replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
+    (folder / "w.de").write_bytes(lines(1))
+    return ParallelText(folder / "w.en", folder / "w.de")
+
+
+def json_lines(folder: Path) -> Corpus:
+    rows = "".join(json.dumps({"id": 3, "translation": {"en": s, "de": t}}) + "\n" for s, t in PAIRS)
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    return Table(folder / "a.jsonl.gz", ("en",), "de")
+
+
+def parquet(folder: Path) -> Corpus:
+    sources, targets = zip(*PAIRS, strict=True)
+    pa.parquet.write_table(pa.table({"s": sources, "t": targets}), folder / "a.parquet")
+    return Table(folder / "a.parquet", ("s",), "t")
+
+
+def local_dataset(folder: Path) -> Corpus:
+    (folder / "set").mkdir()
+    rows = "".join(json.dumps({"translation": {"en": s, "de": t}}) + "\n" for s, t in PAIRS)
+    (folder / "set" / "train.jsonl").write_text(rows, encoding="utf-8")
+    return HubDataset(str(folder / "set"), ("en",), "de", split="train")
+
+
+@pytest.mark.parametrize("make", [parallel, windows_parallel, json_lines, parquet, local_dataset])
+def test_every_kind_of_source_gives_the_same_pairs(make: Callable[[Path], Corpus], tmp_path: Path) -> None:
+    pairs = list(make(tmp_path))
+    assert [(*pair.source, pair.target) for pair in pairs] == PAIRS
+    assert len({pair.where for pair in pairs}) == len(PAIRS)
+
+
+def test_tables_of_tabs_have_numbered_or_named_columns_and_sources_of_several_parts(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("lemma\ttags\tform\nrun\tPAST\tran\n", encoding="utf-8")
+    named = list(Table(file, ("lemma", "tags"), "form"))
+    assert [(pair.source, pair.target) for pair in named] == [(("run", "PAST"), "ran")]
+    assert named[0].where == f"{file}:2"
+    assert [pair.target for pair in Table(file, (0,), 2)] == ["form", "ran"]
+
+
+def test_several_sources_follow_each_other(tmp_path: Path) -> None:
+    first, second = parallel(tmp_path), GeneratedPairs("spoken_forms", "test", 2)
+    assert [pair.target for pair in read_pairs([first, second])][:3] == [target for _, target in PAIRS]
+    assert len(list(read_pairs([first, second]))) == 5
+
+
+def write(folder: Path, name: str, content: bytes) -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("files", "corpus", "message"),
+    [
+        (
+            {"s": b"a\nb\nc\n", "t": b"x\ny\n"},
+            ParallelText(Path("s"), Path("t")),
+            "t: ends after line 2, where s goes on",
+        ),
+        ({"s": b"a\n", "t": b"x\ny\n"}, ParallelText(Path("s"), Path("t")), "s: ends after line 1, where t goes on"),
+        ({"s": b"a\nb\xff\n", "t": b"x\ny\n"}, ParallelText(Path("s"), Path("t")), "s:2: byte 2 is not UTF-8 (0xff)"),
+        ({"t": b"x\n"}, ParallelText(Path("s"), Path("t")), "s: cannot be read: No such file or directory"),
+        (
+            {"s.gz": b"plain\n", "t": b"x\n"},
+            ParallelText(Path("s.gz"), Path("t")),
+            "s.gz: cannot be read: Not a gzipped",
+        ),
+        ({"a.tsv": b"x\ty\n1\n"}, Table(Path("a.tsv"), ("x",), "y"), "a.tsv:2: has 1 columns, but the header has 2"),
+        ({"a.tsv": b"x\ty\n1\t2\n"}, Table(Path("a.tsv"), ("x",), "z"), "a.tsv:2: has no column 'z'"),
+        ({"a.tsv": b"1\t2\n3\n"}, Table(Path("a.tsv"), (0,), 1), "a.tsv:2: has no column 1"),
+        (
+            {"a.jsonl": b'{"s": "a"}\n'},
+            Table(Path("a.jsonl"), ("s",), "t"),
+            "a.jsonl:1: has no column 't'; its columns are s",
+        ),
+        (
+            {"a.jsonl": b'{"s": "a", "t": 5}\n'},
+            Table(Path("a.jsonl"), ("s",), "t"),
+            "a.jsonl:1: column 't' is 5, not text",
+        ),
+        ({"a.jsonl": b"{}\n{\n"}, Table(Path("a.jsonl"), (), "t"), "a.jsonl:1: has no column 't'"),
+        ({"a.jsonl": b"[1]\n"}, Table(Path("a.jsonl"), ("s",), "t"), "a.jsonl:1: is list, not an object"),
+        ({"a.jsonl": b"{]\n"}, Table(Path("a.jsonl"), ("s",), "t"), "a.jsonl:1: is not a line of JSON"),
+        ({"a.parquet": b"not parquet"}, Table(Path("a.parquet"), ("s",), "t"), "a.parquet: cannot be read as Parquet"),
+        ({"a.xls": b""}, Table(Path("a.xls"), ("s",), "t"), "a.xls: cannot read .xls"),
+        ({}, HubDataset("no-such-folder/at-all", ("s",), "t"), "dataset no-such-folder/at-all"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_is_said_with_file_and_line(
+    files: dict[str, bytes], corpus: Corpus, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        write(tmp_path, name, content)
+    with pytest.raises(InvalidDataError) as error:
+        list(corpus)
+    assert message in str(error.value)

@@ -1,0 +1,110 @@
+"""Pairs come back from the memory-mapped file as they were, what is left out is counted, and memory does not grow."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_vanilla.data.corpus import Pair
+from hf_vanilla.data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, lengths_of
+from hf_vanilla.data.errors import InvalidDataError
+from hf_vanilla.data.tokenizer import SubwordDropout, train_tokenizer
+
+TEXTS = ["a dog runs", "ein Hund rennt", "two dogs", "zwei Hunde"]
+TOKENIZER = train_tokenizer(TEXTS * 9, "bpe", vocab_size=320)
+LIMITS = LengthLimits(source=8, target=8)
+
+
+def pairs(*texts: tuple[str, str]) -> list[Pair]:
+    return [Pair((source,), target, f"file:{line}") for line, (source, target) in enumerate(texts, 1)]
+
+
+def test_ids_and_lengths_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+    dataset, skipped = encode_corpus(
+        pairs(*zip(TEXTS[::2], TEXTS[1::2], strict=True)), TOKENIZER, LIMITS, tmp_path / "a"
+    )
+    assert str(skipped) == "none"
+    assert dataset["source_ids"][:] == TOKENIZER(TEXTS[::2])["input_ids"]
+    assert dataset["target_ids"][:] == TOKENIZER(TEXTS[1::2])["input_ids"]
+    expected = [[len(s), len(t)] for s, t in zip(dataset["source_ids"], dataset["target_ids"], strict=True)]
+    assert lengths_of(dataset).tolist() == expected
+
+
+def test_what_is_left_out_is_counted_and_its_first_place_named(tmp_path: Path) -> None:
+    texts = [("a dog", "x"), ("", "x"), ("  ", "y"), ("a dog", "\t"), ("xyz xyz xyz xyz", "x"), ("x", "zzzzzzzzz")]
+    dataset, skipped = encode_corpus(pairs(*texts), TOKENIZER, LIMITS, tmp_path / "a")
+    assert len(dataset) == 1
+    assert str(skipped) == (
+        "2 with an empty source (first: file:2); 1 with an empty target (first: file:4); "
+        "1 with a source of more than 8 tokens (first: file:5); 1 with a target of more than 8 tokens (first: file:6)"
+    )
+
+
+def test_nothing_left_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDataError, match=r"no pair is left to use; skipped: 1 with an empty source"):
+        encode_corpus(pairs(("", "x")), TOKENIZER, LIMITS, tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_the_middle_leaves_no_finished_file(tmp_path: Path) -> None:
+    def breaking() -> object:
+        yield from pairs(("a dog", "x"))
+        raise InvalidDataError("file:2: broken")
+
+    with pytest.raises(InvalidDataError, match="file:2: broken"):
+        encode_corpus(breaking(), TOKENIZER, LIMITS, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_training_pairs_are_a_function_of_seed_epoch_and_index(tmp_path: Path) -> None:
+    dataset, _ = encode_corpus(pairs(*zip(TEXTS, TEXTS, strict=True)), TOKENIZER, LIMITS, tmp_path / "a")
+    plain = TrainingPairs(dataset, TOKENIZER)
+    assert plain[0, 2] == plain[5, 2] == {"input_ids": dataset["source_ids"][2], "labels": dataset["target_ids"][2]}
+
+    def seen(seed: int) -> list[dict[str, list[int]]]:
+        dropped = TrainingPairs(dataset, TOKENIZER, SubwordDropout(TOKENIZER, 0.5), seed)
+        return [dropped[epoch, index] for epoch in range(3) for index in range(4)]
+
+    assert seen(1) == seen(1)
+    assert seen(1) != seen(2)
+    assert seen(1)[:4] != seen(1)[4:8]
+    for example, index in zip(seen(1), list(range(4)) * 3, strict=True):
+        assert TOKENIZER.decode(example["labels"], skip_special_tokens=True) == TEXTS[index]
+        assert example["input_ids"][-1] == example["labels"][-1] == TOKENIZER.eos_token_id
+
+
+def test_batches_are_padded_on_the_right() -> None:
+    batch = PairCollator(1)([{"input_ids": [5, 2], "labels": [7, 8, 2]}, {"input_ids": [5, 6, 2], "labels": [2]}])
+    assert batch["input_ids"].tolist() == [[5, 2, 1], [5, 6, 2]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert batch["labels"].tolist() == [[7, 8, 2], [2, -100, -100]]
+    assert batch["labels"].dtype == torch.long
+
+
+GROWING = """
+import resource, sys
+from pathlib import Path
+from hf_vanilla.data.corpus import Pair
+from hf_vanilla.data.dataset import LengthLimits, encode_corpus, lengths_of
+from hf_vanilla.data.tokenizer import train_tokenizer
+
+tokenizer = train_tokenizer(["abc def"] * 9, "character")
+count, text = int(sys.argv[2]), "abc def " * 60
+pairs = (Pair((text,), text, str(number)) for number in range(count))
+dataset, _ = encode_corpus(pairs, tokenizer, LengthLimits(600, 600), Path(sys.argv[1]))
+assert len(lengths_of(dataset)) == count
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_peak_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """Eight times the pairs, 70 MB more on disk."""
+    peaks = []
+    for count in (2_000, 16_000):
+        command = [sys.executable, "-c", GROWING, str(tmp_path / str(count)), str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        peaks.append(int(done.stdout))
+    assert (tmp_path / "16000").stat().st_size - (tmp_path / "2000").stat().st_size > 60 * 2**20
+    assert peaks[1] - peaks[0] < 30
