@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
+from .errors import InvalidDataError
+
 Key = tuple[int, int]
 """An epoch and an index: all that an example, with whatever is random about it, depends on."""
 
@@ -36,7 +38,9 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         longest = int(lengths.max(initial=0))
         if longest > max_tokens:
             index = int(lengths.max(axis=1).argmax())
-            raise ValueError(f"example {index} has {longest} tokens, more than max_tokens ({max_tokens}) in a batch")
+            raise InvalidDataError(
+                f"example {index} has {longest} tokens, more than max_tokens ({max_tokens}) in a batch"
+            )
         self.lengths = lengths
         self.max_tokens = max_tokens
         self.processes = processes
@@ -88,7 +92,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         number = math.ceil(len(cuts) / self.processes) * self.processes
         if number > len(longest):
             examples = f"{len(longest)} examples in {len(cuts)} batches"
-            raise ValueError(f"{examples} cannot be shared by {self.processes} processes")
+            raise InvalidDataError(f"{examples} cannot be shared by {self.processes} processes")
         while len(cuts) < number:
             largest = max(range(len(cuts)), key=lambda i: cuts[i][1] - cuts[i][0])
             start, end = cuts[largest]

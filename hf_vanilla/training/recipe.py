@@ -122,15 +122,42 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     for key in generation:
         if key not in known:
             raise RecipeError(_unknown("generation", key, known))
+    data = _data(sections["data"])
+    tokenizer = TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer"))
+    extras = TrainingSection(**_checked(TrainingSection, training, "training"))
+    _check_numbers(data, tokenizer, extras)
     return Recipe(
-        data=_data(sections["data"]),
-        tokenizer=TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer")),
-        training=TrainingSection(**_checked(TrainingSection, training, "training")),
+        data=data,
+        tokenizer=tokenizer,
+        training=extras,
         model=_model(sections["model"]),
         arguments=_checked(Seq2SeqTrainingArguments, arguments, "training", own),
         generation=generation,
         text=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
     )
+
+
+def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: TrainingSection) -> None:
+    for name, number, least in (
+        ("data.max_source_length", data.max_source_length, 1),
+        ("data.max_target_length", data.max_target_length, 1),
+        ("tokenizer.vocab_size", tokenizer.vocab_size, 1),
+        ("training.average_checkpoints", training.average_checkpoints, 1),
+        ("training.sample_translations", training.sample_translations, 0),
+        ("training.early_stopping_patience", training.early_stopping_patience or 1, 1),
+    ):
+        if not least <= number < 2**31:
+            raise RecipeError(f"{name}: {number} must be at least {least}, and less than 2^31")
+    if not 0 <= tokenizer.dropout < 1:
+        raise RecipeError(f"tokenizer.dropout: {tokenizer.dropout} must be at least 0 and less than 1")
+    if tokenizer.dropout and tokenizer.kind != "bpe":
+        raise RecipeError(f"tokenizer.dropout: {tokenizer.dropout} needs tokenizer.kind: bpe")
+    longest = max(data.max_source_length, data.max_target_length)
+    if longest > training.max_tokens:
+        raise RecipeError(
+            f"training.max_tokens: {training.max_tokens} is too few for the longest text that data.max_source_length "
+            f"and data.max_target_length allow ({longest})"
+        )
 
 
 def _model(section: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Seq2SeqTrainingArguments,
     TrainerCallback,
     set_seed,
 )
-from transformers.utils import logging
 
 from ..data.batching import TokenBudgetBatches
 from ..data.corpus import Corpus, read_pairs
@@ -29,10 +29,9 @@ from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .checkpoints import average_weights, best_checkpoints, checkpoints_of, last_checkpoints, save_weights
 from .memory import keep_freed_memory
+from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError
 from .trainer import VanillaTrainer
-
-logger = logging.get_logger("hf_vanilla")
 
 Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
 Score = Callable[[Sequence[str], Sequence[str]], Mapping[str, Any]]
@@ -52,6 +51,7 @@ DEFAULT_ARGUMENTS: dict[str, Any] = {
     "save_steps": 500,
     "logging_steps": 50,
     "logging_nan_inf_filter": False,
+    "disable_tqdm": True,
     "remove_unused_columns": False,
 }
 
@@ -123,7 +123,7 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
             encoded[split] = datasets.Dataset.from_file(str(file))
         else:
             encoded[split], skipped = encode_corpus(read_pairs(corpora), tokenizer, limits, file)
-            logger.info(f"{split}: {len(encoded[split])} pairs; skipped: {skipped}")
+            say(f"{split}: {len(encoded[split]):,} pairs; skipped: {skipped}")
     return Prepared(tokenizer, **encoded)
 
 
@@ -161,12 +161,17 @@ def make_trainer(
     def validate(model: PreTrainedModel) -> dict[str, Any]:
         translations = translate(model, tokenizer, sources)
         for source, translation in list(zip(sources, translations, strict=True))[: section.sample_translations]:
-            logger.info(f"{' | '.join(source)} -> {translation}")
+            say(f"  {' | '.join(source)} -> {translation}")
         return {key: value for key, value in score(translations, references).items() if isinstance(value, float)}
 
     patience = section.early_stopping_patience
-    callbacks: list[TrainerCallback] = [] if patience is None else [EarlyStoppingCallback(patience)]
-    return VanillaTrainer(
+    train_batches = TokenBudgetBatches(
+        lengths_of(prepared.train), section.max_tokens, processes=processes, seed=arguments.seed
+    )
+    callbacks: list[TrainerCallback] = [ProgressLines(train_batches.padding)]
+    if patience is not None:
+        callbacks.append(EarlyStoppingCallback(patience))
+    trainer = VanillaTrainer(
         model,
         arguments,
         train_dataset=TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed),
@@ -174,14 +179,14 @@ def make_trainer(
         data_collator=PairCollator(tokenizer.pad_token_id),
         processing_class=tokenizer,
         callbacks=callbacks,
-        train_batches=TokenBudgetBatches(
-            lengths_of(prepared.train), section.max_tokens, processes=processes, seed=arguments.seed
-        ),
+        train_batches=train_batches,
         eval_batches=TokenBudgetBatches(
             lengths_of(prepared.validation), section.max_tokens, processes=processes, shuffle=False
         ),
         validate=validate,
     )
+    trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the report goes
+    return trainer
 
 
 def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:

@@ -1,0 +1,175 @@
+"""The command line from text to a measured model: train, stop, go on, translate, evaluate, average; and its errors."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+ROOT = Path(__file__).parents[1]
+SMALL = {
+    "data.train.size": 400,
+    "data.validation.size": 20,
+    "data.test.size": 20,
+    "tokenizer.dropout": 0.1,
+    "model.d_model": 32,
+    "model.d_ff": 64,
+    "training.max_tokens": 512,
+    "training.max_steps": 90,
+    "training.warmup_steps": 5,
+    "training.learning_rate": 0.005,
+    "training.eval_steps": 30,
+    "training.save_steps": 30,
+    "training.logging_steps": 10,
+    "training.average_checkpoints": 2,
+}
+TRAIN = ["train", str(ROOT / "configs" / "quickstart.yaml"), *(f"{key}={value}" for key, value in SMALL.items())]
+
+
+def run(
+    *command: str, stdin: str = "", launcher: tuple[str, ...] = ("-m", "hf_vanilla")
+) -> subprocess.CompletedProcess:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *launcher, *command],
+        input=stdin,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def succeed(*command: str, **options: object) -> str:
+    done = run(*command, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    scores = json.loads(succeed(*TRAIN, "--output", str(folder), "--json"))
+    assert set(scores) == {"exact_match", "character_error_rate"}
+    return folder
+
+
+def test_training_leaves_an_ordinary_model_with_its_recipe_report_and_history(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "modeling_vanilla.py",
+    } <= names
+    assert {"recipe.yaml", "report.json", "history.json", "checkpoint-30", "checkpoint-60", "checkpoint-90"} <= names
+    assert not [name for name in names if name.endswith(".partial")]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(trained), AutoTokenizer.from_pretrained(trained)
+    assert model.config.vocab_size == len(tokenizer)
+    history = json.loads((trained / "history.json").read_text())
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert all(entry["target_tokens_per_second"] > 0 for entry in history if "loss" in entry)
+    assert [entry["step"] for entry in history if "eval_exact_match" in entry] == [30, 60, 90]
+
+
+def test_the_model_is_the_average_of_its_last_checkpoints(trained: Path) -> None:
+    found = load_file(trained / "model.safetensors")
+    parts = [load_file(trained / f"checkpoint-{step}" / "model.safetensors") for step in (60, 90)]
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, (parts[0][name] + parts[1][name]) / 2)
+
+
+def test_the_same_command_goes_on_where_a_run_was_stopped(trained: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    shutil.copytree(trained, stopped)
+    for name in ("checkpoint-60", "checkpoint-90"):
+        shutil.rmtree(stopped / name)
+    (stopped / "model.safetensors").unlink()
+    succeed(*TRAIN, "--output", str(stopped))
+    expected = load_file(trained / "checkpoint-90" / "model.safetensors")
+    found = load_file(stopped / "checkpoint-90" / "model.safetensors")
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_lines_are_translated_in_order_and_empty_ones_stay_empty(trained: Path, tmp_path: Path) -> None:
+    lines = ["noon", "", "the twenty third of march two thousand and five", "   ", "noon"]
+    found = succeed("translate", str(trained), stdin="\n".join(lines) + "\n").split("\n")
+    assert len(found) == len(lines) + 1
+    assert [found[1], found[3], found[5]] == ["", "", ""]
+    assert found[0] == found[4] != ""
+    (tmp_path / "in").write_text("\n".join(lines))  # without the last line end
+    succeed("translate", str(trained), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_text().split("\n") == found
+
+
+def test_evaluating_gives_the_report_of_the_training(trained: Path) -> None:
+    report = json.loads((trained / "report.json").read_text())
+    assert json.loads(succeed("evaluate", str(trained), "--json")) == report["test"]
+    assert succeed("evaluate", str(trained), "--split", "validation").startswith("exact_match: ")
+
+
+@pytest.mark.parametrize(("choice", "steps"), [("--last", [90]), ("--best", None)])
+def test_averaging_again_replaces_the_weights(
+    trained: Path, tmp_path: Path, choice: str, steps: list[int] | None
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    done = run("average", str(folder), choice, "1")
+    assert done.returncode == 0, done.stderr
+    if steps is None:
+        history = json.loads((folder / "history.json").read_text())
+        scores = {entry["step"]: entry["eval_exact_match"] for entry in history if "eval_exact_match" in entry}
+        steps = [step for step in scores if scores[step] == max(scores.values())]
+    named = int(done.stderr.strip().rpartition("checkpoint-")[2])
+    assert named in steps
+    expected = load_file(folder / f"checkpoint-{named}" / "model.safetensors")
+    assert all(torch.equal(weight, expected[name]) for name, weight in load_file(folder / "model.safetensors").items())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_accelerate_launches_the_same_training(tmp_path: Path, processes: int) -> None:
+    launcher = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes), "--num_machines", "1")
+    launcher += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+    script = str(ROOT / "scripts" / "train.py")
+    out = succeed(script, *TRAIN[1:], "--output", str(tmp_path / "run"), launcher=launcher)
+    assert "exact_match" in out
+    history = json.loads((tmp_path / "run" / "history.json").read_text())
+    assert [entry["step"] for entry in history if "eval_exact_match" in entry] == [30, 60, 90]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["train", "nowhere.yaml"], "'nowhere.yaml' does not exist"),
+        ([*TRAIN, "training.max_stepps=3"], "Error: training: there is no key 'max_stepps'; did you mean 'max_steps'?"),
+        ([*TRAIN, "data.train={source: a.en, target: a.de}"], "Error: a.en: cannot be read: No such file or directory"),
+        ([*TRAIN, "--output", "/proc/run"], "Error: [Errno 2] No such file or directory: '/proc/run'"),
+        ([*TRAIN, "training.optim=nothing"], "Error: training:"),
+        (["translate", "nowhere"], "'nowhere' does not exist"),
+        (["average", "."], "give either --last or --best"),
+        (["average", ".", "--last", "2"], "Error:"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_is_said_in_one_line(command: list[str], message: str) -> None:
+    done = run(*command)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_loss_that_is_no_number_stops_the_training_and_says_what_to_change(tmp_path: Path) -> None:
+    done = run(*TRAIN, "training.learning_rate=1e30", "--output", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert "Error: the loss is" in done.stderr
+    assert "lower training.learning_rate (1e+30)" in done.stderr
+    assert "Traceback" not in done.stderr

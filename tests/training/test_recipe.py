@@ -1,0 +1,176 @@
+"""A recipe is checked whole before anything is trained: each mistake is one message that names key and value."""
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla.data.corpus import HubDataset, ParallelText, Table
+from hf_vanilla.training.recipe import RecipeError, load_recipe
+from hf_vanilla.training.run import training_arguments
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RECIPES = sorted(CONFIGS.glob("*.yaml"))
+MINIMAL: dict[str, Any] = {
+    "data": {"train": {"source": "a.en", "target": "a.de"}, "validation": {"file": "b.tsv", "source": 0, "target": 1}},
+    "tokenizer": {"kind": "bpe", "vocab_size": 500},
+    "model": {"d_model": 32, "num_heads": 4},
+    "training": {"max_tokens": 500, "max_steps": 10, "learning_rate": 0.001},
+    "generation": {"num_beams": 2},
+}
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    file = tmp_path / "minimal.yaml"
+    file.write_text(yaml.safe_dump(MINIMAL))
+    return file
+
+
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+def test_every_shipped_recipe_is_right_and_its_model_can_be_built(file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(file)
+    training_arguments(recipe, tmp_path)
+    VanillaForConditionalGeneration(VanillaConfig(vocab_size=100, **recipe.model))
+    header = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert any("hf-vanilla train" in line for line in header)
+
+
+def test_sections_become_what_they_say(minimal: Path) -> None:
+    recipe = load_recipe(minimal, ["data.folder=/texts", "data.test={dataset: wmt14, source: en, target: de}"])
+    assert recipe.data.train == (ParallelText(Path("/texts/a.en"), Path("/texts/a.de")),)
+    assert recipe.data.validation == (Table(Path("/texts/b.tsv"), (0,), 1),)
+    assert recipe.data.test == (HubDataset("wmt14", ("en",), "de"),)
+    assert recipe.training.max_tokens == 500
+    assert recipe.arguments == {"max_steps": 10, "learning_rate": 0.001}
+    assert recipe.tokenizer.vocab_size == 500
+
+
+def test_several_corpora_and_several_columns(minimal: Path) -> None:
+    corpora = "[{file: a.tsv, source: [lemma, tags], target: form}, {source: a, target: b}]"
+    recipe = load_recipe(minimal, [f"data.train={corpora}"])
+    assert recipe.data.train == (
+        Table(Path("a.tsv"), ("lemma", "tags"), "form"),
+        ParallelText(Path("a"), Path("b")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("training.learning_rate=5e-3", "learning_rate", 0.005),
+        ("training.learning_rate=1E-4", "learning_rate", 1e-4),
+        ("training.eval_strategy=no", "eval_strategy", "no"),
+        ("training.warmup_steps=40", "warmup_steps", 40.0),
+        ("training.bf16=true", "bf16", True),
+        ("training.adam_epsilon=1.e-9", "adam_epsilon", 1e-9),
+    ],
+)
+def test_overrides_are_yaml_as_people_write_it(minimal: Path, override: str, key: str, value: object) -> None:
+    found = load_recipe(minimal, [override]).arguments[key]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(minimal, ["training.max_steps=7", "model.dropout=0.3"])
+    again = tmp_path / "again.yaml"
+    again.write_text(recipe.text)
+    assert load_recipe(again) == recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.learing_rate=1", "training: there is no key 'learing_rate'; did you mean 'learning_rate'?"),
+        ("training.max_token=1", "training: there is no key 'max_token'; did you mean 'max_tokens'?"),
+        ("model.d_modle=1", "model: there is no key 'd_modle'; did you mean 'd_model'?"),
+        ("generation.num_beam=1", "generation: there is no key 'num_beam'; did you mean 'num_beams'?"),
+        ("tokenizer.kinds=bpe", "tokenizer: there is no key 'kinds'; did you mean 'kind'?"),
+        ("data.trian={}", "data: there is no key 'trian'; did you mean 'train'?"),
+        ("data.train.sorce=a", "data.train: there is no key 'sorce'; did you mean 'source'?"),
+        ("data.train=[{source: a}]", "data.train.target: is missing"),
+        ("data.train=a.en", "data.train: must be a mapping of keys to values, not 'a.en'"),
+        ("model.d_model=30", "model: ValueError: d_model (30) must be divisible by num_heads (4)"),
+        ("model.dropout=much", "model.dropout: 'much' is str, expected float or int"),
+        ("tokenizer.kind=words", "tokenizer.kind: 'words' is str"),
+        ("training.max_steps=1.5", "training.max_steps: 1.5 is float, expected int"),
+        ("training.max_steps=true", "training.max_steps: True is bool, expected int"),
+        ("training.output_dir=x", "training.output_dir: is set by hf_vanilla itself"),
+        ("tokenizer.vocab_size=-5", "tokenizer.vocab_size: -5 must be at least 1"),
+        ("tokenizer.dropout=1", "tokenizer.dropout: 1.0 must be at least 0 and less than 1"),
+        ("training.max_tokens=100", "training.max_tokens: 100 is too few for the longest text"),
+        ("training.average_checkpoints=0", "training.average_checkpoints: 0 must be at least 1"),
+        ("modle.d_model=3", "'modle.d_model=3': an override is section.key=value"),
+        ("training.max_steps", "'training.max_steps': an override is section.key=value"),
+        ("training.max_steps=[", "'training.max_steps=[': '[' is not YAML"),
+        ("training.max_steps.x=1", "training.max_steps.x: must be a mapping"),
+    ],
+)
+def test_a_mistake_is_one_message_that_names_key_and_value(minimal: Path, override: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        load_recipe(minimal, [override])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "data: 5", "data: {}", "models: {}", "a: [", "\x00", "5: 3", ""])
+def test_a_file_that_is_no_recipe_is_one_message(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(text)
+    with pytest.raises(RecipeError):
+        load_recipe(file)
+
+
+def mutated(recipe: dict[str, Any], dice: random.Random) -> dict[str, Any]:
+    """One to three times, anywhere: another value, another name, or no more."""
+    values = [
+        None,
+        True,
+        -1,
+        0,
+        3,
+        1.5,
+        1e30,
+        float("nan"),
+        "",
+        "x",
+        "1",
+        [],
+        [1],
+        {},
+        {"a": 1},
+        "bpe",
+        "../..",
+        "\x00",
+    ]
+    recipe = copy.deepcopy(recipe)
+    for _ in range(dice.randint(1, 3)):
+        place: Any = recipe
+        key = dice.choice(list(place))
+        while isinstance(place[key], dict) and place[key] and dice.random() < 0.8:
+            place, key = place[key], dice.choice(list(place[key]))
+        change = dice.randrange(4)
+        if change == 0:
+            place[key + dice.choice("xyz_")] = place.pop(key)
+        elif change == 1 and len(place) > 1:
+            del place[key]
+        else:
+            place[key] = dice.choice(values)
+    return recipe
+
+
+def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path) -> None:
+    dice, file = random.Random(7), tmp_path / "mutated.yaml"  # noqa: S311
+    originals = [MINIMAL, yaml.safe_load((CONFIGS / "quickstart.yaml").read_text())]
+    messages = []
+    for number in range(10_000):
+        file.write_text(yaml.safe_dump(mutated(originals[number % 2], dice)))
+        try:
+            training_arguments(load_recipe(file), tmp_path)
+        except RecipeError as error:
+            messages.append(str(error))
+    assert 5_000 < len(messages) < 9_900
+    assert max(len(message.splitlines()) for message in messages) <= 4
