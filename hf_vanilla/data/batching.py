@@ -8,6 +8,8 @@ from torch.utils.data import Sampler
 
 from .errors import InvalidDataError
 
+NEARLY_FULL = 0.9  # of the budget
+
 Key = tuple[int, int]
 """An epoch and an index: all that an example, with whatever is random about it, depends on."""
 
@@ -74,24 +76,38 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         return 1 - self.lengths.sum() / padded
 
     def _sorted(self, random: np.random.Generator) -> np.ndarray:
-        """By target, then by source length; examples with both equal in random order."""
+        """
+        By the longer side, then by what one side is longer than the other; equal examples in random order.
+
+        The second order turns round from one length to the next, so that where a batch has some of two lengths they
+        are alike.
+        """
         shuffled = random.permutation(len(self.lengths)) if self.shuffle else np.arange(len(self.lengths))
         source, target = self.lengths[shuffled].T
-        return shuffled[np.lexsort((source, target))]
+        longer = np.maximum(source, target)
+        return shuffled[np.lexsort((np.where(longer % 2, source - target, target - source), longer))]
 
     def _cuts(self) -> list[tuple[int, int]]:
-        """Fill each batch up to the budget, then halve the largest until the processes can share them."""
-        longest = self.lengths[self._sorted(np.random.default_rng(0))].max(axis=1)
-        cuts, start, width = [], 0, 0
-        for end, length in enumerate(longest.tolist()):
-            width = max(width, length)
-            if width * (end + 1 - start) > self.max_tokens:
+        """
+        Fill each batch up to the budget, then halve the largest until the processes can share them.
+
+        A batch that is nearly full ends early rather than get wider.
+        """
+        cuts, start, source, target = [], 0, 0, 0
+        for end, (next_source, next_target) in enumerate(self.lengths[self._sorted(np.random.default_rng(0))].tolist()):
+            wider = max(source, next_source), max(target, next_target)
+            is_nearly_full = max(source, target) * (end - start) > NEARLY_FULL * self.max_tokens
+            if max(wider) * (end + 1 - start) > self.max_tokens or (is_nearly_full and wider != (source, target)):
                 cuts.append((start, end))
-                start, width = end, length
-        cuts.append((start, len(longest)))
+                start, wider = end, (next_source, next_target)
+            source, target = wider
+        cuts.append((start, len(self.lengths)))
+        return self._shared(cuts)
+
+    def _shared(self, cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
         number = math.ceil(len(cuts) / self.processes) * self.processes
-        if number > len(longest):
-            examples = f"{len(longest)} examples in {len(cuts)} batches"
+        if number > len(self.lengths):
+            examples = f"{len(self.lengths)} examples in {len(cuts)} batches"
             raise InvalidDataError(f"{examples} cannot be shared by {self.processes} processes")
         while len(cuts) < number:
             largest = max(range(len(cuts)), key=lambda i: cuts[i][1] - cuts[i][0])
