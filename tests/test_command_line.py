@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,32 @@ def test_averaging_again_replaces_the_weights(
     assert named in steps
     expected = load_file(folder / f"checkpoint-{named}" / "model.safetensors")
     assert all(torch.equal(weight, expected[name]) for name, weight in load_file(folder / "model.safetensors").items())
+
+
+def test_the_shell_commands_of_the_readme_run(trained: Path, tmp_path: Path) -> None:
+    """On a run that is already there, and with a training cut short; `make` is what runs these tests."""
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(trained, tmp_path / "runs" / "quickstart")
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if not line.startswith("make ")]
+    assert sum("hf-vanilla" in line for line in lines) >= 3
+    small = " ".join(f"{key}={value}" for key, value in SMALL.items() if key != "training.learning_rate")
+    for line in lines:
+        line = line.partition("#")[0].replace(". .venv/bin/activate", "true")
+        line = line.replace("hf-vanilla", f"{sys.executable} -m hf_vanilla")
+        line += f" {small}" if " train " in line else ""
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            ["/bin/bash", "-c", line],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
