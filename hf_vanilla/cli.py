@@ -20,11 +20,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """What the user has to mend is said in one line, without a traceback."""
+    """What the user has to mend is said in one line, without a traceback; and no bars for what takes a moment."""
+    from transformers.utils import logging
+
     from .data.errors import InvalidDataError
     from .training.recipe import RecipeError
     from .training.trainer import TrainingDivergedError
 
+    logging.disable_progress_bar()
     try:
         yield
     except (InvalidDataError, RecipeError, TrainingDivergedError, OSError) as error:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from .data.corpus import read_pairs
+from .data.corpus import Pair, read_pairs
 from .data.errors import InvalidDataError
+from .evaluation.card import write_card
 from .evaluation.metrics import report
 from .inference.translator import Translator
 from .training.checkpoints import average_weights, best_checkpoints, last_checkpoints, save_weights
+from .training.progress import say
 from .training.recipe import Recipe, load_recipe
 from .training.run import train, write_whole
 
@@ -21,25 +24,35 @@ Scores = dict[str, float | str]
 
 
 def train_and_measure(recipe: Recipe, run: Path) -> Scores:
-    """Train into the directory `run`, or go on there, and write its report."""
+    """Train into the directory `run`, or go on there; write its report and its card."""
     train(recipe, run, greedy_translations, lambda found, references: score(recipe, found, references))
     if not PartialState().is_main_process:
         return {}
     split = "test" if recipe.data.test else "validation"
-    scores = measure(run, split)
+    pairs, translations = translate_split(run, recipe, split)
+    scores = score(recipe, translations, [pair.target for pair in pairs])
     write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
+    samples = zip(pairs, translations, strict=True)
+    try:
+        write_card(run, [(" | ".join(pair.source), found, pair.target) for pair, found in islice(samples, 3)])
+    except Exception as error:
+        say(f"the model card could not be written: {error}")
     return scores
 
 
 def measure(run: Path, split: str = "test") -> Scores:
     """The scores of a run on a split of its own recipe."""
     recipe = load_recipe(run / "recipe.yaml")
+    pairs, translations = translate_split(run, recipe, split)
+    return score(recipe, translations, [pair.target for pair in pairs])
+
+
+def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], list[str]]:
     corpora = {"test": recipe.data.test, "validation": recipe.data.validation}[split]
     if not corpora:
         raise InvalidDataError(f"{run / 'recipe.yaml'}: has no data.{split}; measure another split")
     pairs = list(read_pairs(corpora))
-    translations = Translator.from_pretrained(run).translate([pair.source for pair in pairs])
-    return score(recipe, translations, [pair.target for pair in pairs])
+    return pairs, Translator.from_pretrained(run).translate([pair.source for pair in pairs])
 
 
 def score(recipe: Recipe, translations: Sequence[str], references: Sequence[str]) -> Scores:

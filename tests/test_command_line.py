@@ -71,7 +71,15 @@ def test_training_leaves_an_ordinary_model_with_its_recipe_report_and_history(tr
         "tokenizer.json",
         "modeling_vanilla.py",
     } <= names
-    assert {"recipe.yaml", "report.json", "history.json", "checkpoint-30", "checkpoint-60", "checkpoint-90"} <= names
+    assert {
+        "README.md",
+        "recipe.yaml",
+        "report.json",
+        "history.json",
+        "checkpoint-30",
+        "checkpoint-60",
+        "checkpoint-90",
+    } <= names
     assert not [name for name in names if name.endswith(".partial")]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(trained), AutoTokenizer.from_pretrained(trained)
     assert model.config.vocab_size == len(tokenizer)
@@ -192,6 +200,17 @@ def test_what_is_wrong_is_said_in_one_line(command: list[str], message: str) -> 
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_card_that_cannot_be_written_stops_nothing(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    (folder / "README.md").unlink()
+    (folder / "README.md.partial").mkdir()
+    done = run(*TRAIN, "--output", str(folder), "--json")
+    assert done.returncode == 0
+    assert "the model card could not be written" in done.stderr
+    assert set(json.loads(done.stdout)) == {"exact_match", "character_error_rate"}
 
 
 def test_a_loss_that_is_no_number_stops_the_training_and_says_what_to_change(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import difflib
 import inspect
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -98,13 +99,14 @@ class ExactMatch(TextMetric):
         return {"exact_match": 100 * matches / len(predictions)}
 
 
-class ErrorRate(TextMetric):
+class ErrorRate(TextMetric, ABC):
     """Edits of the whole corpus / length of its references; of several references, the one with the lowest rate."""
 
     unit: str
 
+    @abstractmethod
     def split(self, text: str) -> Sequence[str]:
-        raise NotImplementedError
+        """The units that are counted."""
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> Scores:
         nearest = [

@@ -1,0 +1,115 @@
+"""A run directory to its model card, from what the training left there."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors import safe_open
+
+PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
+Sample = tuple[str, str, str]
+"""An input, the model's output, the reference."""
+
+
+def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
+    """Write `README.md` into the run directory, which is what the Hub shows."""
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    history = json.loads((run / "history.json").read_text(encoding="utf-8"))
+    languages = [recipe["data"].get(f"{side}_language") for side in ("source", "target")]
+    with as_file(files("hf_vanilla.evaluation") / "model_card.md") as template:
+        card = ModelCard.from_template(
+            card_data(run.name, languages, report),
+            template_path=str(template),
+            name=run.name,
+            parameters=f"{parameters_of(run):,}",
+            languages=languages if all(languages) else None,
+            first_source=fenced(json.dumps(samples[0][0] if samples else "...")[1:-1]),
+            results=[(split, metric, shown(value)) for split in report for metric, value in report[split].items()],
+            samples=[[cell(text) for text in sample] for sample in samples],
+            history=validations(history),
+            recipe=fenced((run / "recipe.yaml").read_text(encoding="utf-8").strip()),
+            versions=f"Versions: python {platform.python_version()}, "
+            + ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES),
+        )
+    partial = run / "README.md.partial"
+    partial.write_text(str(card), encoding="utf-8")
+    partial.replace(run / "README.md")
+
+
+def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
+    """The front matter: what the Hub searches by."""
+    results = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=name,
+            dataset_name=name,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=value,
+        )
+        for split, scores in report.items()
+        for metric, value in scores.items()
+        if isinstance(value, float) and not metric.startswith("bleu_")
+    ]
+    return ModelCardData(
+        language=list(dict.fromkeys(language for language in languages if language)) or None,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["hf_vanilla", "attention-is-all-you-need"],
+        model_name=name,
+        eval_results=results,
+    )
+
+
+def parameters_of(run: Path) -> int:
+    with safe_open(run / "model.safetensors", framework="pt") as weights:
+        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118 -- not a mapping
+    total = 0
+    for shape in shapes:
+        size = 1
+        for dimension in shape:
+            size *= dimension
+        total += size
+    return total
+
+
+def validations(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str]]:
+    """For each validation its step, the loss of the training until then, and its scores."""
+    rows, loss = [], ""
+    for entry in history:
+        loss = shown(entry["loss"]) if "loss" in entry else loss
+        if "eval_loss" in entry:
+            skipped = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+            scores = {
+                key.removeprefix("eval_"): value
+                for key, value in entry.items()
+                if key.startswith("eval_") and key not in skipped
+            }
+            shown_scores = ", ".join(
+                f"{name} {shown(score)}" for name, score in scores.items() if not name.startswith("bleu_")
+            )
+            rows.append((entry["step"], loss, shown_scores))
+    return rows
+
+
+def shown(value: float | str) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else f"`{value}`"
+
+
+def cell(text: str) -> str:
+    """Text as text in a cell of a Markdown table, whatever it is."""
+    for character in "\\`*_{}[]<>()#+-.!|&~":
+        text = text.replace(character, f"&#{ord(character)};" if character in "<>&|" else f"\\{character}")
+    return " ".join(text.split()) or " "
+
+
+def fenced(text: str) -> str:
+    """Text that cannot end the code block it is put into."""
+    return text.replace("```", "` ` `")
