@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from .data.corpus import Pair, read_pairs
 from .data.errors import InvalidDataError
-from .evaluation.card import write_card
+from .evaluation.card import Sample, write_card
+from .evaluation.curve import draw_learning_curve
 from .evaluation.metrics import report
 from .inference.translator import Translator
 from .training.checkpoints import average_weights, best_checkpoints, last_checkpoints, save_weights
@@ -32,12 +32,20 @@ def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     pairs, translations = translate_split(run, recipe, split)
     scores = score(recipe, translations, [pair.target for pair in pairs])
     write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
-    samples = zip(pairs, translations, strict=True)
+    present(run, [(" | ".join(p.source), found, p.target) for p, found in zip(pairs, translations, strict=True)][:3])
+    return scores
+
+
+def present(run: Path, samples: Sequence[Sample]) -> None:
+    """The picture and the card of a run. The run is finished, whatever becomes of these."""
     try:
-        write_card(run, [(" | ".join(pair.source), found, pair.target) for pair, found in islice(samples, 3)])
+        draw_learning_curve(run)
+    except Exception as error:
+        say(f"the learning curve could not be drawn (pip install 'hf_vanilla[plots]'?): {error}")
+    try:
+        write_card(run, samples)
     except Exception as error:
         say(f"the model card could not be written: {error}")
-    return scores
 
 
 def measure(run: Path, split: str = "test") -> Scores:
