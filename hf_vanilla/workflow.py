@@ -13,7 +13,7 @@ from .data.corpus import Pair, read_pairs
 from .data.errors import InvalidDataError
 from .evaluation.card import Sample, write_card
 from .evaluation.curve import draw_learning_curve
-from .evaluation.metrics import report
+from .evaluation.metrics import References, report
 from .inference.translator import Translator
 from .training.checkpoints import average_weights, best_checkpoints, last_checkpoints, save_weights
 from .training.progress import say
@@ -25,12 +25,12 @@ Scores = dict[str, float | str]
 
 def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     """Train into the directory `run`, or go on there; write its report and its card."""
-    train(recipe, run, greedy_translations, lambda found, references: score(recipe, found, references))
+    train(recipe, run, greedy_translations, lambda found, references: scores_of(recipe, found, references))
     if not PartialState().is_main_process:
         return {}
     split = "test" if recipe.data.test else "validation"
     pairs, translations = translate_split(run, recipe, split)
-    scores = score(recipe, translations, [pair.target for pair in pairs])
+    scores = score(recipe, translations, pairs)
     write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
     present(run, [(" | ".join(p.source), found, p.target) for p, found in zip(pairs, translations, strict=True)][:3])
     return scores
@@ -52,7 +52,7 @@ def measure(run: Path, split: str = "test") -> Scores:
     """The scores of a run on a split of its own recipe."""
     recipe = load_recipe(run / "recipe.yaml")
     pairs, translations = translate_split(run, recipe, split)
-    return score(recipe, translations, [pair.target for pair in pairs])
+    return score(recipe, translations, pairs)
 
 
 def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], list[str]]:
@@ -63,7 +63,18 @@ def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], 
     return pairs, Translator.from_pretrained(run).translate([pair.source for pair in pairs])
 
 
-def score(recipe: Recipe, translations: Sequence[str], references: Sequence[str]) -> Scores:
+def score(recipe: Recipe, translations: Sequence[str], pairs: Sequence[Pair]) -> Scores:
+    """Against the target of each pair, or against all targets of a source, which then counts once."""
+    if not recipe.training.group_references:
+        return scores_of(recipe, translations, [pair.target for pair in pairs])
+    references: dict[tuple[str, ...], list[str]] = {}
+    for pair in pairs:
+        references.setdefault(pair.source, []).append(pair.target)
+    found = {pair.source: translation for pair, translation in zip(pairs, translations, strict=True)}
+    return scores_of(recipe, [found[source] for source in references], list(references.values()))
+
+
+def scores_of(recipe: Recipe, translations: Sequence[str], references: References) -> Scores:
     return report(translations, references, recipe.training.metrics, tokenize=recipe.training.bleu_tokenize)
 
 

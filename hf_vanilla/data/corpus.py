@@ -47,18 +47,21 @@ class Table:
     One file with a column for each side: tab-separated (.tsv, .txt), JSON lines (.jsonl, .json) or .parquet.
 
     The first three may be gzipped. Columns have names, except that those of a table of tabs without a header line
-    have numbers, from 0.
+    have numbers, from 0. With a `separator` of its own a file is a table of these, whatever it is called.
     """
 
     file: Path
     source: tuple[Column, ...]
     target: Column
+    separator: str | None = None
 
     def __iter__(self) -> Iterator[Pair]:
         for where, row in self._rows():
             yield Pair(tuple(cell(row, name, where) for name in self.source), cell(row, self.target, where), where)
 
     def _rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+        if self.separator:
+            return self._separated_rows(self.separator)
         suffixes = [suffix for suffix in self.file.suffixes if suffix != ".gz"]
         match suffixes[-1] if suffixes else "":
             case ".parquet":
@@ -66,19 +69,19 @@ class Table:
             case ".jsonl" | ".json":
                 return self._json_rows()
             case ".tsv" | ".txt":
-                return self._tab_rows()
+                return self._separated_rows("\t")
             case suffix:
                 raise InvalidDataError(
                     f"{self.file}: cannot read {suffix or 'a file without a suffix'}; known are "
                     ".tsv, .txt, .jsonl, .json and .parquet"
                 )
 
-    def _tab_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+    def _separated_rows(self, separator: str) -> Iterator[tuple[str, Mapping[Column, Any]]]:
         has_header = any(isinstance(name, str) for name in (*self.source, self.target))
         header: list[str] = []
         for number, line in enumerate(lines_of(self.file), 1):
             where = f"{self.file}:{number}"
-            cells = text_of(line, where).split("\t")
+            cells = text_of(line, where).split(separator)
             if has_header and not header:
                 header = cells
                 continue

@@ -58,6 +58,7 @@ class TrainingSection:
     sample_translations: int = 3
     bleu_tokenize: str = "13a"
     metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "character_error_rate")
+    group_references: bool = False  # a source that stands in a test set several times counts once, with all its targets
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,13 @@ def test_tables_of_tabs_have_numbered_or_named_columns_and_sources_of_several_pa
     assert [pair.target for pair in Table(file, (0,), 2)] == ["form", "ran"]
 
 
+def test_a_separator_makes_any_file_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "words-0.7b.test.gz"
+    file.write_bytes(gzip.compress(b"ABBY  AE B IY\nABET  AH B EH T\n"))
+    pairs = [(*pair.source, pair.target) for pair in Table(file, (0,), 1, separator="  ")]
+    assert pairs == [("ABBY", "AE B IY"), ("ABET", "AH B EH T")]
+
+
 def test_several_sources_follow_each_other(tmp_path: Path) -> None:
     first, second = parallel(tmp_path), GeneratedPairs("spoken_forms", "test", 2)
     assert [pair.target for pair in read_pairs([first, second])][:3] == [target for _, target in PAIRS]
