@@ -203,6 +203,13 @@ def test_what_is_wrong_is_said_in_one_line(command: list[str], message: str) -> 
     assert "Traceback" not in done.stderr
 
 
+def test_training_stops_early_when_the_validation_does_not_get_better(tmp_path: Path) -> None:
+    stubborn = ["training.learning_rate=0", "training.early_stopping_patience=1", "training.average=best"]
+    succeed(*TRAIN, *stubborn, "--output", str(tmp_path / "run"))
+    history = json.loads((tmp_path / "run" / "history.json").read_text())
+    assert [entry["step"] for entry in history if "eval_exact_match" in entry] == [30, 60]
+
+
 def test_a_card_that_cannot_be_written_stops_nothing(trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
