@@ -14,11 +14,12 @@ from .data.errors import InvalidDataError
 from .evaluation.card import Sample, write_card
 from .evaluation.curve import draw_learning_curve
 from .evaluation.metrics import References, report
+from .files import write_whole
 from .inference.translator import Translator
-from .training.checkpoints import average_weights, best_checkpoints, last_checkpoints, save_weights
+from .training.checkpoints import average_checkpoints
 from .training.progress import say
 from .training.recipe import Recipe, load_recipe
-from .training.run import train, write_whole
+from .training.run import train
 
 Scores = dict[str, float | str]
 
@@ -81,10 +82,7 @@ def scores_of(recipe: Recipe, translations: Sequence[str], references: Reference
 def average(run: Path, number: int, which: str) -> list[Path]:
     """Make the mean of the `last` or `best` checkpoints the weights of the run."""
     recipe = load_recipe(run / "recipe.yaml")
-    best = (recipe.metric, recipe.greater_is_better)
-    chosen = last_checkpoints(run, number) if which == "last" else best_checkpoints(run, number, *best)
-    save_weights(average_weights(chosen), run)
-    return chosen
+    return average_checkpoints(run, number, which, recipe.metric, recipe.greater_is_better)
 
 
 def greedy_translations(

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,19 +34,16 @@ SMALL = {
 TRAIN = ["train", str(ROOT / "configs" / "quickstart.yaml"), *(f"{key}={value}" for key, value in SMALL.items())]
 
 
+def execute(command: Sequence[str], stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    options = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+    return subprocess.run(command, input=stdin, cwd=cwd, env=environment, **options)
+
+
 def run(
     *command: str, stdin: str = "", launcher: tuple[str, ...] = ("-m", "hf_vanilla")
 ) -> subprocess.CompletedProcess:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *launcher, *command],
-        input=stdin,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return execute([sys.executable, *launcher, *command], stdin)
 
 
 def succeed(*command: str, **options: object) -> str:
@@ -158,16 +156,7 @@ def test_the_shell_commands_of_the_readme_run(trained: Path, tmp_path: Path) -> 
         line = line.partition("#")[0].replace(". .venv/bin/activate", "true")
         line = line.replace("hf-vanilla", f"{sys.executable} -m hf_vanilla")
         line += f" {small}" if " train " in line else ""
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            ["/bin/bash", "-c", line],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = execute(["/bin/bash", "-c", line], cwd=tmp_path)
         assert done.returncode == 0, f"{line}: {done.stderr}"
 
 

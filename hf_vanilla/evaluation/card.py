@@ -1,6 +1,7 @@
 """A run directory to its model card, from what the training left there."""
 
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -11,6 +12,9 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
+
+from ..files import write_whole
+from ..history import validation_scores
 
 PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
 Sample = tuple[str, str, str]
@@ -38,9 +42,7 @@ def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
             versions=f"Versions: python {platform.python_version()}, "
             + ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES),
         )
-    partial = run / "README.md.partial"
-    partial.write_text(str(card), encoding="utf-8")
-    partial.replace(run / "README.md")
+    write_whole(run / "README.md", str(card))
 
 
 def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
@@ -70,14 +72,8 @@ def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, M
 
 def parameters_of(run: Path) -> int:
     with safe_open(run / "model.safetensors", framework="pt") as weights:
-        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118 -- not a mapping
-    total = 0
-    for shape in shapes:
-        size = 1
-        for dimension in shape:
-            size *= dimension
-        total += size
-    return total
+        names = list(weights.keys())
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
 
 
 def validations(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str]]:
@@ -85,17 +81,8 @@ def validations(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, st
     rows, loss = [], ""
     for entry in history:
         loss = shown(entry["loss"]) if "loss" in entry else loss
-        if "eval_loss" in entry:
-            skipped = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
-            scores = {
-                key.removeprefix("eval_"): value
-                for key, value in entry.items()
-                if key.startswith("eval_") and key not in skipped
-            }
-            shown_scores = ", ".join(
-                f"{name} {shown(score)}" for name, score in scores.items() if not name.startswith("bleu_")
-            )
-            rows.append((entry["step"], loss, shown_scores))
+        if scores := validation_scores(entry):
+            rows.append((entry["step"], loss, ", ".join(f"{name} {shown(score)}" for name, score in scores.items())))
     return rows
 
 

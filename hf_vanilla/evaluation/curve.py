@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-UNDRAWN = ("eval_loss", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+from ..history import validation_scores
 
 
 def draw_learning_curve(run: Path) -> Path:
@@ -14,15 +14,15 @@ def draw_learning_curve(run: Path) -> Path:
     from matplotlib import pyplot
 
     history = json.loads((run / "history.json").read_text(encoding="utf-8"))
-    scores = list(dict.fromkeys(key for entry in history for key in entry if is_score(key)))
+    scores = list(dict.fromkeys(name for entry in history for name in validation_scores(entry) if name != "loss"))
     figure, axes = pyplot.subplots(1 + len(scores), sharex=True, figsize=(7, 3 + 1.8 * len(scores)), squeeze=False)
     for key, label in (("loss", "training"), ("eval_loss", "validation")):
         axes[0, 0].plot(*series(history, key), label=label)
     axes[0, 0].set_ylabel("loss")
     axes[0, 0].legend()
-    for axis, key in zip(axes[1:, 0], scores, strict=True):
-        axis.plot(*series(history, key), marker="o", color="tab:orange")
-        axis.set_ylabel(key.removeprefix("eval_").replace("_", "\n"))
+    for axis, name in zip(axes[1:, 0], scores, strict=True):
+        axis.plot(*series(history, f"eval_{name}"), marker="o", color="tab:orange")
+        axis.set_ylabel(name.replace("_", "\n"))
     axes[-1, 0].set_xlabel("step")
     figure.suptitle(run.name)
     figure.tight_layout()
@@ -31,10 +31,6 @@ def draw_learning_curve(run: Path) -> Path:
     figure.savefig(partial, dpi=120)
     pyplot.close(figure)
     return partial.replace(picture)
-
-
-def is_score(key: str) -> bool:
-    return key.startswith("eval_") and key not in UNDRAWN and not key.startswith("eval_bleu_")
 
 
 def series(history: list[dict[str, float]], key: str) -> tuple[list[float], list[float]]:

@@ -23,10 +23,6 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def last_checkpoints(run: Path, number: int) -> list[Path]:
-    return checkpoints_of(run)[-number:]
-
-
 def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: bool) -> list[Path]:
     """The checkpoints with the best validation, the best first."""
     checkpoints = checkpoints_of(run)
@@ -34,6 +30,14 @@ def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: boo
     scores = {entry["step"]: entry[f"eval_{metric}"] for entry in history if f"eval_{metric}" in entry}
     validated = [checkpoint for checkpoint in checkpoints if step_of(checkpoint) in scores]
     return sorted(validated, key=lambda path: scores[step_of(path)], reverse=greater_is_better)[:number]
+
+
+def average_checkpoints(run: Path, number: int, which: str, metric: str, greater_is_better: bool) -> list[Path]:
+    """Give the run the mean of the weights of its `last` checkpoints, or of its `best` by the metric."""
+    best = which == "best"
+    chosen = best_checkpoints(run, number, metric, greater_is_better) if best else checkpoints_of(run)[-number:]
+    save_weights(average_weights(chosen), run)
+    return chosen
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:

@@ -8,6 +8,8 @@ from typing import Any
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..history import validation_scores
+
 
 def say(line: str) -> None:
     """From the main process only."""
@@ -50,9 +52,7 @@ class ProgressLines(TrainerCallback):
                 f"{self._left(state)} left",
             ]
         elif "eval_loss" in logs:
-            timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
-            scores = {name: value for name, value in logs.items() if name.startswith("eval_") and name not in timing}
-            parts = ["validation", *(f"{name.removeprefix('eval_')} {value:.2f}" for name, value in scores.items())]
+            parts = ["validation", *(f"{name} {value:.2f}" for name, value in validation_scores(logs).items())]
         else:
             return
         say("  ".join([place, *parts]))

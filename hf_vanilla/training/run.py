@@ -25,9 +25,10 @@ from ..data.batching import TokenBudgetBatches
 from ..data.corpus import Corpus, read_pairs
 from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, lengths_of
 from ..data.tokenizer import SubwordDropout, train_tokenizer
+from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from .checkpoints import average_weights, best_checkpoints, checkpoints_of, last_checkpoints, save_weights
+from .checkpoints import average_checkpoints, checkpoints_of
 from .memory import keep_freed_memory
 from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError
@@ -109,7 +110,7 @@ def bfloat16_is_fast() -> bool:
 
 def prepare(recipe: Recipe, run: Path) -> Prepared:
     """Tokenizer and encoded pairs, made once and then read from the run directory."""
-    (run / "recipe.yaml").write_text(recipe.text, encoding="utf-8")
+    write_whole(run / "recipe.yaml", recipe.text)
     if not (run / "tokenizer.json").exists():
         section = recipe.tokenizer
         tokenizer = train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
@@ -139,7 +140,7 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForC
     model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **ids, **recipe.model))
     lengths = {"max_length": recipe.data.max_target_length + 1, "num_beams": 4}
     model.generation_config = GenerationConfig(**lengths | ids | dict(recipe.generation))
-    if model.device.type == "cpu" and not torch.cuda.is_available():
+    if not torch.accelerator.is_available():
         # The backward pass of PyTorch's fused attention is slow on CPUs for sentences.
         model.set_attn_implementation("eager")
     return model
@@ -192,20 +193,7 @@ def make_trainer(
 def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:
     """Leave the model, averaged if the recipe says so, and the history of the training."""
     trainer.save_model(str(run))
-    number = recipe.training.average_checkpoints
-    if number > 1:
-        best = recipe.training.average == "best"
-        chosen = (
-            best_checkpoints(run, number, recipe.metric, recipe.greater_is_better)
-            if best
-            else last_checkpoints(run, number)
-        )
-        save_weights(average_weights(chosen), run)
+    section = recipe.training
+    if section.average_checkpoints > 1:
+        average_checkpoints(run, section.average_checkpoints, section.average, recipe.metric, recipe.greater_is_better)
     write_whole(run / "history.json", json.dumps(trainer.state.log_history, indent=1))
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Under another name first: whoever reads `file` finds all of it, or what was there before."""
-    partial = file.with_name(f"{file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)

@@ -41,7 +41,7 @@ class VanillaTrainer(Seq2SeqTrainer):
         self.train_batches = train_batches
         self.eval_batches = eval_batches
         self.validate = validate
-        self.target_tokens = torch.zeros((), dtype=torch.long)
+        self.target_tokens: torch.Tensor | int = 0
         self.last_log = time.perf_counter()
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -68,14 +68,15 @@ class VanillaTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
+        started = time.perf_counter()
         output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
         scores = self.validate(self.model)
         output.metrics.update({f"{metric_key_prefix}_{name}": score for name, score in scores.items()})
-        self.last_log = time.perf_counter()
+        self.last_log += time.perf_counter() - started  # no time of the training
         return output
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        self.target_tokens += (inputs["labels"] != -100).sum().cpu()
+        self.target_tokens = self.target_tokens + (inputs["labels"] != -100).sum()  # stays on the device
         return super().training_step(model, inputs, num_items_in_batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -89,6 +90,6 @@ class VanillaTrainer(Seq2SeqTrainer):
             now = time.perf_counter()
             tokens = int(self.target_tokens) * self.args.world_size
             logs["target_tokens_per_second"] = round(tokens / (now - self.last_log), 1)
-            self.target_tokens.zero_()
+            self.target_tokens = 0
             self.last_log = now
         super().log(logs, start_time)
