@@ -1,6 +1,6 @@
 """Pairs and a tokenizer to token ids in a memory-mapped file, and these to the tensors of a batch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -114,6 +114,15 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         parts = [self.dropout(part, f"{seed} {place}") for place, part in enumerate(row["source"])]
         target = self.dropout(row["target"], f"{seed} target")
         return {"input_ids": self.encoder.joined(parts), "labels": self.encoder.joined([target])}
+
+    @property
+    def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
+        """(N, 2): how many tokens source and target of every pair have; with dropout a function of the epoch."""
+        return lengths_of(self.dataset) if self.dropout is None else self._lengths_in
+
+    def _lengths_in(self, epoch: int) -> np.ndarray:
+        examples = (self[epoch, index] for index in range(len(self)))
+        return np.array([(len(example["input_ids"]), len(example["labels"])) for example in examples])
 
 
 @dataclass(frozen=True)

@@ -116,10 +116,10 @@ class SubwordDropout:
     BPE-dropout (Provilkov et al., 2020): in training, each merge of a word is left out with probability `rate`.
 
     Every draw is a function of the seed it is asked with, so that a training can be repeated and resumed. A word is
-    segmented in at most `variants` ways, each drawn once and kept: what remains to do for a sentence is to look up.
+    segmented in at most 256 ways, each drawn once and kept: what remains to do for a sentence is to look up.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float, variants: int = 64):
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         backend = tokenizer.backend_tokenizer
         model = json.loads(backend.to_str())["model"]
         if model["type"] != "BPE" or not model["merges"]:
@@ -129,14 +129,17 @@ class SubwordDropout:
         self.ids: dict[str, int] = model["vocab"]
         self.ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
         self.rate = rate
-        self.variants = variants
+        self.words = lru_cache(maxsize=100_000)(self._words)
         self.segmentation = lru_cache(maxsize=1_000_000)(self._segmentation)
 
     def __call__(self, text: str, seed: str) -> list[int]:
         """The ids of `text`, without <eos>."""
-        draws = random.Random(seed)  # noqa: S311
-        words = [word for word, _ in self.split(self.normalize(text))]
-        return [id_ for word in words for id_ in self.segmentation(word, draws.randrange(self.variants))]
+        words = self.words(text)
+        variants = random.Random(seed).randbytes(len(words))  # noqa: S311
+        return [id_ for word, variant in zip(words, variants, strict=True) for id_ in self.segmentation(word, variant)]
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return tuple(word for word, _ in self.split(self.normalize(text)))
 
     def _segmentation(self, word: str, variant: int) -> tuple[int, ...]:
         draws = random.Random(f"{variant} {word}")  # noqa: S311

@@ -32,6 +32,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import VanillaGenerationMixin
+from .loss_vanilla import projected_cross_entropy
 
 IGNORED = -100  # the label of a position that the loss leaves out, as everywhere in transformers
 
@@ -502,6 +503,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
+        skip_logits: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
@@ -511,6 +513,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
             logits_to_keep: How many logits to compute, counted from the end, or at which positions; 0 means all.
             num_items_in_batch: How many labels the whole optimiser step has, on all devices and in all accumulated
                 batches: what the sum of losses is divided by. The number of labels here if not given.
+            skip_logits: Return the loss alone, which then takes much less memory and time.
 
         The other arguments are those of `VanillaModel.forward`.
         """
@@ -533,21 +536,28 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])  # (B, T, D) -> (B, T, N)
-        loss = None if labels is None else self._loss(logits, labels, num_items_in_batch)
+        hidden_states = outputs.last_hidden_state[:, kept]
+        skip_logits = skip_logits and labels is not None
+        logits = None if skip_logits else self.lm_head(hidden_states)  # (B, T, D) -> (B, T, N)
+        loss = None if labels is None else self._loss(hidden_states, logits, labels, num_items_in_batch)
         states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **states)
 
-    def _loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None) -> Tensor:
+    def _loss(
+        self, hidden_states: Tensor, logits: Tensor | None, labels: Tensor, num_items_in_batch: int | Tensor | None
+    ) -> Tensor:
         """Cross-entropy; in training against the smoothed target (5.4): 1 - eps, and eps spread over all tokens."""
-        loss = nn.functional.cross_entropy(
-            logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
-            labels.flatten().to(logits.device),
-            ignore_index=IGNORED,
-            reduction="mean" if num_items_in_batch is None else "sum",
-            label_smoothing=self.config.label_smoothing if self.training else 0.0,
-        )
-        return loss if num_items_in_batch is None else loss / num_items_in_batch
+        labels = labels.flatten().to(hidden_states.device)
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        if logits is None:
+            weight = self.lm_head.weight
+            total = projected_cross_entropy(hidden_states.flatten(0, 1), weight, labels, IGNORED, smoothing)
+        else:
+            logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+            total = nn.functional.cross_entropy(
+                logits, labels.to(logits.device), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+            )
+        return total / (labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
 __all__ = ["VanillaForConditionalGeneration", "VanillaModel", "VanillaPreTrainedModel"]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from transformers import (
 
 from ..data.batching import TokenBudgetBatches
 from ..data.corpus import Corpus, read_pairs
-from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, lengths_of
+from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus
 from ..data.tokenizer import SubwordDropout, train_tokenizer
 from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .checkpoints import average_checkpoints, checkpoints_of
-from .memory import keep_freed_memory
+from .cpu import keep_freed_memory, make_fast_on_cpu
 from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError
 from .trainer import VanillaTrainer
@@ -82,6 +83,8 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
     with PartialState().main_process_first():
         prepared = prepare(recipe, run)
     model = new_model(recipe, prepared.tokenizer)
+    if arguments.use_cpu:
+        make_fast_on_cpu(model)
     trainer = make_trainer(recipe, arguments, prepared, model, translate, score)
     checkpoints = checkpoints_of(run)
     trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
@@ -140,9 +143,6 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForC
     model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **ids, **recipe.model))
     lengths = {"max_length": recipe.data.max_target_length + 1, "num_beams": 4}
     model.generation_config = GenerationConfig(**lengths | ids | dict(recipe.generation))
-    if not torch.accelerator.is_available():
-        # The backward pass of PyTorch's fused attention is slow on CPUs for sentences.
-        model.set_attn_implementation("eager")
     return model
 
 
@@ -166,24 +166,23 @@ def make_trainer(
         return {key: value for key, value in score(translations, references).items() if isinstance(value, float)}
 
     patience = section.early_stopping_patience
-    train_batches = TokenBudgetBatches(
-        lengths_of(prepared.train), section.max_tokens, processes=processes, seed=arguments.seed
-    )
+    train_pairs = TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed)
+    eval_pairs = TrainingPairs(prepared.validation, tokenizer)
+    batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, processes=processes, seed=arguments.seed)
+    train_batches = batches(train_pairs.lengths)
     callbacks: list[TrainerCallback] = [ProgressLines(train_batches.padding)]
     if patience is not None:
         callbacks.append(EarlyStoppingCallback(patience))
     trainer = VanillaTrainer(
         model,
         arguments,
-        train_dataset=TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed),
-        eval_dataset=TrainingPairs(prepared.validation, tokenizer),
+        train_dataset=train_pairs,
+        eval_dataset=eval_pairs,
         data_collator=PairCollator(tokenizer.pad_token_id),
         processing_class=tokenizer,
         callbacks=callbacks,
         train_batches=train_batches,
-        eval_batches=TokenBudgetBatches(
-            lengths_of(prepared.validation), section.max_tokens, processes=processes, shuffle=False
-        ),
+        eval_batches=batches(eval_pairs.lengths, shuffle=False),
         validate=validate,
     )
     trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the report goes

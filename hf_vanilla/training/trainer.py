@@ -79,6 +79,9 @@ class VanillaTrainer(Seq2SeqTrainer):
         self.target_tokens = self.target_tokens + (inputs["labels"] != -100).sum()  # stays on the device
         return super().training_step(model, inputs, num_items_in_batch)
 
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(model, {**inputs, "skip_logits": True}, *args, **kwargs)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             if not math.isfinite(float(logs["loss"])):

@@ -68,6 +68,45 @@ def test_lengths_like_those_of_sentences_need_little_padding() -> None:
     assert 1 - batches.lengths.sum() / padded == pytest.approx(batches.padding, abs=1e-3)
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(pairs_of_lengths, st.integers(160, 400), st.integers(1, 3))
+def test_where_lengths_change_every_epoch_still_has_every_example_once_in_as_many_batches(
+    lengths: list[tuple[int, int]], budget: int, processes: int
+) -> None:
+    def lengths_in(epoch: int) -> np.ndarray:
+        return np.array(lengths) + np.random.default_rng(epoch).integers(0, 40, (len(lengths), 2))
+
+    try:
+        batches = TokenBudgetBatches(lengths_in, budget, processes=processes)
+    except ValueError as error:
+        assert "cannot be shared" in str(error)  # noqa: PT017 -- as many batches as examples leave none to spare
+        return
+    for epoch in range(4):
+        batches.set_epoch(epoch)
+        found = indices(batches)
+        assert sorted(chain.from_iterable(found)) == list(range(len(lengths)))
+        assert len(found) == len(batches)
+        assert len(found) % processes == 0
+
+
+def test_batches_follow_the_lengths_of_their_epoch() -> None:
+    """Lengths that dropout changes: cut by those of another epoch, a third of the tokens would be padding."""
+    base = lengths_like_sentences(20_000)
+
+    def lengths_in(epoch: int) -> np.ndarray:
+        return base + np.random.default_rng(epoch).binomial(base, 0.3)
+
+    batches = TokenBudgetBatches(lengths_in, 4096)
+    assert batches.padding < 0.035
+    for epoch in range(3):
+        batches.set_epoch(epoch)
+        lengths = lengths_in(epoch)
+        sizes = [(len(batch), lengths[batch]) for batch in indices(batches)]
+        assert max(size * longest.max() for size, longest in sizes) <= 4096
+        padded = sum(size * longest.max(axis=0).sum() for size, longest in sizes)
+        assert 1 - lengths.sum() / padded < 0.035
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_accelerate_gives_each_process_its_own_share(processes: int) -> None:
     from accelerate.data_loader import BatchSamplerShard

@@ -75,6 +75,16 @@ def test_training_pairs_are_a_function_of_seed_epoch_and_index(tmp_path: Path) -
         assert example["input_ids"][-1] == example["labels"][-1] == TOKENIZER.eos_token_id
 
 
+def test_lengths_are_those_of_the_examples_of_the_epoch(tmp_path: Path) -> None:
+    dataset, _ = encode_corpus(pairs(*zip(TEXTS, TEXTS, strict=True)), TOKENIZER, LIMITS, tmp_path / "a")
+    for dropout in (None, SubwordDropout(TOKENIZER, 0.5)):
+        examples = TrainingPairs(dataset, TOKENIZER, dropout)
+        for epoch in range(3):
+            lengths = examples.lengths(epoch) if callable(examples.lengths) else examples.lengths
+            seen = [examples[epoch, index] for index in range(len(examples))]
+            assert lengths.tolist() == [[len(example["input_ids"]), len(example["labels"])] for example in seen]
+
+
 def test_batches_are_padded_on_the_right() -> None:
     batch = PairCollator(1)([{"input_ids": [5, 2], "labels": [7, 8, 2]}, {"input_ids": [5, 6, 2], "labels": [2]}])
     assert batch["input_ids"].tolist() == [[5, 2, 1], [5, 6, 2]]

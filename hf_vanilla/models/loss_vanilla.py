@@ -1,0 +1,97 @@
+"""
+Output projection and cross-entropy against smoothed targets (5.4) in one, a chunk of tokens at a time.
+
+The logits of a whole batch, tokens x vocabulary, are by far the largest tensors of a training step, and would exist
+several times over: as logits, as probabilities and as gradients of both. Here only a chunk of them ever exists, and
+its gradient is taken at once.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LOGITS_IN_A_CHUNK = 5_000_000
+
+
+def projected_cross_entropy(
+    states: Tensor, weight: Tensor, labels: Tensor, ignored: int, label_smoothing: float = 0.0
+) -> Tensor:
+    """
+    The sum over all labels of the cross-entropy of softmax(states weight^T).
+
+    Equal, but for rounding, to `cross_entropy(states @ weight.T, labels, reduction="sum")`. The product is taken in
+    autocast's type where there is autocast.
+
+    Args:
+        states: (L, D), the decoder's last states.
+        weight: (N, D), the output embedding.
+        labels: (L,), the token that is right.
+        ignored: The label of a position that does not count.
+        label_smoothing: How much of the target is spread over all tokens.
+    """
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    options = ignored, label_smoothing, dtype, torch.is_grad_enabled()
+    loss: Tensor = _ProjectedCrossEntropy.apply(states, weight, labels, *options)
+    return loss
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """
+    With logits z of a token whose label is y and eps spread over N tokens, the loss of the token is
+
+        log sum_j exp(z_j) - (1 - eps) z_y - eps / N sum_j z_j
+
+    and its gradient softmax(z) - (1 - eps) [j = y] - eps / N. The last terms of both are linear in the state: they are
+    taken once, from the mean of the embeddings, rather than from each logit.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        ignored: int,
+        label_smoothing: float,
+        dtype: torch.dtype,
+        needs_gradients: bool,
+    ) -> Tensor:
+        ctx.dtypes = states.dtype, weight.dtype
+        exact = torch.promote_types(dtype, torch.float32)
+        counts = labels.ne(ignored)[:, None]
+        targets = labels.clamp(min=0)[:, None]
+        states, weight = states.to(dtype) * counts, weight.to(dtype)
+        spread, sum_of_states = label_smoothing * weight.mean(0, dtype=exact), states.sum(0, dtype=exact)
+        states_gradient = torch.empty_like(states)
+        weight_gradient = torch.zeros_like(weight, dtype=exact)
+        size = max(1, LOGITS_IN_A_CHUNK // len(weight))
+        with torch.autocast(states.device.type, enabled=False):
+            loss = -(sum_of_states @ spread)
+            for start in range(0, len(states), size):
+                chunk = slice(start, start + size)
+                logits = states[chunk] @ weight.T
+                probabilities = logits.softmax(-1)
+                # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
+                log_sum = logits.amax(-1, True).to(exact) - probabilities.amax(-1, True).to(exact).log()
+                right = logits.gather(-1, targets[chunk]).to(exact)
+                loss += ((log_sum - (1 - label_smoothing) * right) * counts[chunk]).sum()
+                if needs_gradients:
+                    right_gradient = torch.full_like(right, label_smoothing - 1, dtype=dtype)
+                    gradient = probabilities.scatter_add_(-1, targets[chunk], right_gradient)
+                    torch.mm(gradient, weight, out=states_gradient[chunk])
+                    weight_gradient += gradient.T @ states[chunk]
+        states_gradient -= spread.to(dtype)
+        weight_gradient -= label_smoothing / len(weight) * sum_of_states
+        ctx.save_for_backward(states_gradient * counts, weight_gradient)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        states_gradient, weight_gradient = (saved * gradients[0] for saved in ctx.saved_tensors)
+        states_dtype, weight_dtype = ctx.dtypes
+        return states_gradient.to(states_dtype), weight_gradient.to(weight_dtype), None, None, None, None, None
+
+
+__all__ = ["projected_cross_entropy"]

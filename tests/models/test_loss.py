@@ -1,0 +1,137 @@
+"""The loss that never holds all logits is the loss that does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hf_vanilla import VanillaForConditionalGeneration
+from hf_vanilla.models import loss_vanilla
+from hf_vanilla.models.loss_vanilla import projected_cross_entropy
+
+MakeModel = Callable[..., VanillaForConditionalGeneration]
+
+IGNORED = -100
+
+
+def drawn(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    states, weight = torch.randn(23, 6).mul(scale).to(dtype), torch.randn(11, 6).to(dtype)
+    labels = torch.randint(11, (23,))
+    labels[[0, 7, 22]] = IGNORED
+    return states.requires_grad_(), weight.requires_grad_(), labels
+
+
+def from_all_logits(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    logits = states @ weight.T
+    return nn.functional.cross_entropy(
+        logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction="sum", label_smoothing=smoothing
+    )
+
+
+def with_gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
+    return [loss.detach(), *torch.autograd.grad(3 * loss, inputs)]
+
+
+@pytest.fixture(params=[11, 55, 10_000], ids=["token by token", "chunks of 5", "one chunk"])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_vanilla, "LOGITS_IN_A_CHUNK", request.param)
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_loss_and_gradients_are_those_of_all_logits(smoothing: float, dtype: torch.dtype, tolerance: float) -> None:
+    states, weight, labels = drawn(dtype)
+    found = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, smoothing), states, weight)
+    expected = with_gradients(from_all_logits(states, weight, labels, smoothing), states, weight)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()))
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    states, weight, labels = drawn()
+    assert torch.autograd.gradcheck(lambda a, b: projected_cross_entropy(a, b, labels, IGNORED, 0.1), (states, weight))
+
+
+def test_bfloat16_is_as_exact_as_with_all_logits() -> None:
+    states, weight, labels = drawn(torch.float32)
+    exact = with_gradients(from_all_logits(states.double(), weight.double(), labels, 0.1), states, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1), states, weight)
+        usual = with_gradients(from_all_logits(states, weight, labels, 0.1), states, weight)
+    for a, b, truth in zip(found, usual, exact, strict=True):
+        assert a.dtype == torch.float32
+        assert (a - truth).norm() <= 1.5 * (b - truth).norm() + 1e-3 * truth.norm()
+
+
+def test_extreme_logits_stay_finite() -> None:
+    states, weight, labels = drawn(torch.float32, scale=1e4)
+    loss, *gradients = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1), states, weight)
+    torch.testing.assert_close(loss, from_all_logits(states, weight, labels, 0.1).detach())
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_nothing_but_ignored_labels_costs_and_teaches_nothing() -> None:
+    states, weight, labels = drawn()
+    labels = torch.full_like(labels, IGNORED)
+    for found in with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1), states, weight):
+        assert not found.any()
+
+
+class LargestTensor(TorchDispatchMode):
+    """Sees what every operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+def test_no_more_than_a_chunk_of_logits_ever_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_vanilla, "LOGITS_IN_A_CHUNK", 20_000)
+    states, weight = torch.randn(900, 8, requires_grad=True), torch.randn(1_000, 8, requires_grad=True)
+    labels = torch.randint(1_000, (900,))
+    with LargestTensor() as largest:
+        projected_cross_entropy(states, weight, labels, IGNORED, 0.1).backward()
+    assert largest.elements == 20_000
+    with LargestTensor() as largest:
+        from_all_logits(states, weight, labels, 0.1).backward()
+    assert largest.elements == 900_000
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_that_skips_logits_has_the_same_loss(
+    make_model: MakeModel, ragged: dict[str, Tensor], training: bool, tied: bool
+) -> None:
+    model = make_model(dropout=0.0, tie_word_embeddings=tied).train(training)
+    parameters = list(model.parameters())
+    for items in (None, 17):
+        usual = model(**ragged, num_items_in_batch=items)
+        short = model(**ragged, num_items_in_batch=items, skip_logits=True)
+        assert short.logits is None
+        torch.testing.assert_close(short.loss, usual.loss)
+        found, expected = (torch.autograd.grad(outputs.loss, parameters) for outputs in (short, usual))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(model(**ragged, skip_logits=True).loss, model(**ragged).loss)
+
+
+def test_without_labels_there_are_logits_all_the_same(make_model: MakeModel, ragged: dict[str, Tensor]) -> None:
+    model = make_model().eval()
+    assert torch.equal(model(**ragged, skip_logits=False).logits, model(**ragged).logits)
+    source = {name: ragged[name] for name in ("input_ids", "attention_mask")}
+    target = {"decoder_input_ids": ragged["input_ids"]}
+    assert model(**source, **target, skip_logits=True).logits is not None

@@ -1,0 +1,88 @@
+"""What is faster on a CPU computes the same: dropout by its statistics and by its gradient."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla.training.cpu import QuickDropout, make_fast_on_cpu, random_mask
+
+SHAPE = torch.Size((1000, 1000))
+DRAWS = SHAPE.numel()
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.5, 0.9])
+def test_as_many_are_dropped_as_the_rate_says(rate: float) -> None:
+    torch.manual_seed(1)
+    mask = random_mask(SHAPE, rate)
+    four_deviations = 4 * math.sqrt(rate * (1 - rate) / DRAWS)
+    assert abs(float((~mask).float().mean()) - rate) < four_deviations
+    by_row = (~mask).float().mean(1)
+    assert float(by_row.std()) == pytest.approx(math.sqrt(rate * (1 - rate) / 1000), rel=0.12)
+
+
+def test_elements_are_dropped_independently_of_each_other_and_of_the_last_time() -> None:
+    torch.manual_seed(2)
+    first, second = (random_mask(SHAPE, 0.3).flatten().double() for _ in range(2))
+    pairs = [(first, second), *((first[lag:], first[:-lag]) for lag in (1, 2, 3, 4, 7, 8, 64, 1000))]
+    for a, b in pairs:
+        assert abs(float(torch.corrcoef(torch.stack((a, b)))[0, 1])) < 4 / math.sqrt(DRAWS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_gradient_has_the_mask_and_the_scale_of_the_output(dtype: torch.dtype) -> None:
+    states = torch.ones(37, 11, dtype=dtype, requires_grad=True)
+    dropped = QuickDropout(0.3)(states)
+    dropped.backward(torch.ones_like(dropped))
+    assert dropped.dtype == dtype
+    assert torch.equal(states.grad, dropped)
+    assert dropped.unique().tolist() == [0, torch.tensor(1 / 0.7, dtype=dtype)]
+
+
+def test_the_mean_stays() -> None:
+    torch.manual_seed(3)
+    assert float(QuickDropout(0.3)(torch.ones(SHAPE)).mean()) == pytest.approx(1, abs=4 * math.sqrt(0.3 / 0.7 / DRAWS))
+
+
+def test_the_same_seed_drops_the_same_and_the_next_call_does_not() -> None:
+    dropout, states = QuickDropout(0.5), torch.ones(40, 40)
+    torch.manual_seed(5)
+    first, second = dropout(states), dropout(states)
+    torch.manual_seed(5)
+    assert torch.equal(dropout(states), first)
+    assert not torch.equal(first, second)
+
+
+def test_a_forward_pass_that_is_repeated_for_the_gradient_drops_the_same() -> None:
+    states = torch.ones(40, 40, requires_grad=True)
+    kept = checkpoint(QuickDropout(0.5), states, use_reentrant=False)
+    kept.sum().backward()
+    assert torch.equal(states.grad, kept)
+
+
+def test_nothing_is_dropped_in_evaluation_and_at_rate_0() -> None:
+    states = torch.randn(5, 5)
+    assert QuickDropout(0.3).eval()(states) is states
+    assert QuickDropout(0.0)(states) is states
+
+
+def test_a_model_made_fast_keeps_its_rates_its_weights_and_its_function() -> None:
+    config = VanillaConfig(
+        vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1, activation_dropout=0.2
+    )
+    model = VanillaForConditionalGeneration(config).eval()
+    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[8, 9]])}
+    expected = model(**inputs).logits
+    make_fast_on_cpu(model)
+    quick = {name: module.p for name, module in model.named_modules() if isinstance(module, QuickDropout)}
+    assert quick == rates
+    assert set(rates.values()) == {0.1, 0.2}
+    assert {name: bool(torch.equal(weight, weights[name])) for name, weight in model.state_dict().items()} == (
+        dict.fromkeys(weights, True)
+    )
+    torch.testing.assert_close(model(**inputs).logits, expected)
