@@ -2,6 +2,7 @@
 
 import json
 import platform
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
@@ -24,14 +25,25 @@ def clear_errors() -> Iterator[None]:
     from transformers.utils import logging
 
     from .data.errors import InvalidDataError
+    from .training.checkpoints import DamagedCheckpointError
     from .training.recipe import RecipeError
+    from .training.saving import RunInUseError
+    from .training.stopping import TrainingStoppedError
     from .training.trainer import TrainingDivergedError
 
     logging.disable_progress_bar()
     try:
         yield
-    except (InvalidDataError, RecipeError, TrainingDivergedError, OSError) as error:
+    except (
+        *(InvalidDataError, RecipeError, TrainingDivergedError, DamagedCheckpointError, RunInUseError),
+        OSError,
+    ) as error:
         raise click.ClickException(str(error)) from None
+    except TrainingStoppedError as stop:
+        click.echo(str(stop), err=True)
+        raise SystemExit(stop.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def show(facts: Mapping[str, Any], as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """How files are written."""
 
+import os
 from pathlib import Path
 
 
@@ -7,4 +8,15 @@ def write_whole(file: Path, text: str) -> None:
     """Under another name first: whoever reads `file` finds all of it, or what was there before."""
     partial = file.with_name(f"{file.name}.partial")
     partial.write_text(text, encoding="utf-8")
+    sync(partial)
     partial.replace(file)
+    sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

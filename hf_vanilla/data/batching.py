@@ -23,14 +23,16 @@ class TokenBudgetBatches(Sampler[list[Key]]):
     Examples of equal lengths are shuffled among each other and batches among each other, by the seed and the epoch
     alone. Each example is in one batch of each epoch, and every epoch has the same number of batches.
 
-    On several processes accelerate gives batch i * processes + rank to each rank. Here these are batches of the same
-    size as far as possible, and their number is a multiple of the processes, so that no example comes twice.
+    The batches of one step of the optimiser, on several processes or accumulated on one, follow each other and are of
+    the same size as far as possible. So however many processes share them, a step sees the same examples; and as the
+    number of batches is a multiple of those of a step, no example comes twice. (Accelerate gives batch i * processes +
+    rank to each rank.)
 
     Args:
         lengths: (N, 2), the lengths of source and target of every example, <eos> included; or a function from the
             epoch to them, if they change.
         max_tokens: The budget. An example longer than it cannot be in a batch.
-        processes: How many processes share the batches.
+        per_step: How many batches make a step: processes times accumulated batches.
         shuffle: False keeps batches in the order of their length.
     """
 
@@ -41,13 +43,13 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         lengths: np.ndarray | Callable[[int], np.ndarray],
         max_tokens: int,
         *,
-        processes: int = 1,
+        per_step: int = 1,
         seed: int = 0,
         shuffle: bool = True,
     ):
         self.lengths = lengths
         self.max_tokens = max_tokens
-        self.processes = processes
+        self.per_step = per_step
         self.seed = seed
         self.shuffle = shuffle
         self.epoch = 0
@@ -65,7 +67,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         lengths = self._lengths(self.epoch)
         order = self._sorted(lengths, random)
         cuts = self._cuts(lengths[order])
-        groups = np.arange(len(cuts)).reshape(-1, self.processes)
+        groups = np.arange(len(cuts)).reshape(-1, self.per_step)
         if self.shuffle:
             random.shuffle(groups)
         for batch in groups.flat:
@@ -84,7 +86,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         return self.lengths(epoch) if callable(self.lengths) else self.lengths
 
     def _number(self) -> int:
-        """As many batches as the lengths need, as a multiple of the processes; a few more if lengths change."""
+        """As many batches as the lengths need, in whole steps; a few more if lengths change."""
         lengths = self._lengths(epoch=0)
         longest = int(lengths.max(initial=0))
         if longest > self.max_tokens:
@@ -94,10 +96,11 @@ class TokenBudgetBatches(Sampler[list[Key]]):
             )
         needed = len(self._filled(lengths[self._sorted(lengths, np.random.default_rng(0))], self.max_tokens))
         spare = math.ceil(needed * SPARE) if callable(self.lengths) else 0
-        number = math.ceil((needed + spare) / self.processes) * self.processes
+        number = math.ceil((needed + spare) / self.per_step) * self.per_step
         if number > len(lengths):
             raise InvalidDataError(
-                f"{len(lengths)} examples in {needed} batches cannot be shared by {self.processes} processes"
+                f"{len(lengths)} examples in {needed} batches are too few for {self.per_step} batches in each step "
+                "(processes times training.gradient_accumulation_steps)"
             )
         return number
 

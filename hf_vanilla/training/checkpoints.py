@@ -1,26 +1,84 @@
-"""The checkpoints of a run: list them, find the best, average their weights."""
+"""The checkpoints of a run: list them, verify them, find the best, average their weights."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..files import sync
+
 WEIGHTS = "model.safetensors"
 STATE = "trainer_state.json"
+MANIFEST = "manifest.json"
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint is not what was saved. The message names the file."""
 
 
 def checkpoints_of(run: Path) -> list[Path]:
     """From the first to the last."""
-    found = [path for path in run.glob("checkpoint-*") if (path / WEIGHTS).exists() and (path / STATE).exists()]
-    return sorted(found, key=step_of)
+    return sorted(
+        (path for path in run.glob("checkpoint-*") if path.name[len("checkpoint-") :].isdecimal()), key=step_of
+    )
 
 
 def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def manifest_of(checkpoint: Path, step: int, processes: int) -> str:
+    """What a checkpoint consists of: size and checksum of every file."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    entries = {
+        str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    }
+    return _with_checksum({"step": step, "processes": processes, "files": entries})
+
+
+def verify(checkpoint: Path) -> None:
+    """Compare a checkpoint with its manifest."""
+    manifest = _read_manifest(checkpoint / MANIFEST)
+    if manifest["step"] != step_of(checkpoint):
+        raise DamagedCheckpointError(f"{checkpoint / MANIFEST} is of step {manifest['step']}")
+    for name, entry in manifest["files"].items():
+        file = checkpoint / name
+        if not file.is_file():
+            raise DamagedCheckpointError(f"{file} is missing")
+        if file.stat().st_size != entry["size"]:
+            raise DamagedCheckpointError(f"{file} has {file.stat().st_size} bytes instead of {entry['size']}")
+        if _sha256(file) != entry["sha256"]:
+            raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _with_checksum(facts: dict[str, Any]) -> str:
+    text = json.dumps(facts, sort_keys=True)
+    return json.dumps(facts | {"sha256": hashlib.sha256(text.encode()).hexdigest()}, sort_keys=True, indent=1)
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_bytes().decode()
+        facts: dict[str, Any] = json.loads(text)
+        facts.pop("sha256")
+        if _with_checksum(facts) == text:
+            return facts
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{file} is missing") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        pass
+    raise DamagedCheckpointError(f"{file} is not what was saved")
 
 
 def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: bool) -> list[Path]:
@@ -47,6 +105,7 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for checkpoint in checkpoints:
+        verify(checkpoint)
         with safe_open(checkpoint / WEIGHTS, framework="pt") as weights:
             names = set(weights.keys())
             if total and names != set(total):
@@ -62,4 +121,6 @@ def save_weights(weights: dict[str, Tensor], folder: Path) -> None:
     """Under another name first, so that the old weights are there until the new ones are."""
     partial = folder / f"{WEIGHTS}.partial"
     save_file(weights, partial, metadata={"format": "pt"})
-    partial.rename(folder / WEIGHTS)
+    sync(partial)
+    partial.replace(folder / WEIGHTS)
+    sync(folder)

@@ -102,6 +102,42 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     return _checked_recipe(recipe)
 
 
+MAY_CHANGE = (
+    "data.test",
+    "generation",
+    *("training.max_steps", "training.num_train_epochs", "training.average"),
+    *(
+        "training.logging_",
+        "training.eval_",
+        "training.save_",
+        "training.sample_translations",
+        "training.bleu_tokenize",
+    ),
+    *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
+    *("training.dataloader_", "training.ddp_timeout", "training.push_to_hub", "training.hub_"),
+)
+"""What a training can go on with after a change: beginnings of keys that decide nothing about its steps."""
+
+
+def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
+    """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
+    before, now = (_flat(yaml.load(text, _Yaml)) for text in (file.read_text(encoding="utf-8"), recipe.text))  # noqa: S506
+    changed = [
+        f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not key.startswith(tuple(MAY_CHANGE))
+    ]
+    if changed:
+        raise RecipeError(
+            f"{file.parent} was begun with another recipe: {', '.join(changed)}; choose another --output, or go on "
+            "with what it was begun with"
+        )
+
+
+def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
 NOT_OURS_TO_SET = ("output_dir", "predict_with_generate", "label_smoothing_factor", "generation_config")
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import datasets
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import (
     AutoTokenizer,
     EarlyStoppingCallback,
@@ -29,10 +31,12 @@ from ..data.tokenizer import SubwordDropout, train_tokenizer
 from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from .checkpoints import average_checkpoints, checkpoints_of
+from .checkpoints import average_checkpoints
 from .cpu import keep_freed_memory, make_fast_on_cpu
 from .progress import ProgressLines, say
-from .recipe import Recipe, RecipeError
+from .recipe import Recipe, RecipeError, refuse_another_recipe
+from .saving import newest_whole_checkpoint, only_writer
+from .stopping import LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
 
 Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
@@ -55,6 +59,7 @@ DEFAULT_ARGUMENTS: dict[str, Any] = {
     "logging_nan_inf_filter": False,
     "disable_tqdm": True,
     "remove_unused_columns": False,
+    "restore_callback_states_from_checkpoint": True,
 }
 
 
@@ -76,21 +81,28 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         score: Compares these translations with the references.
     """
     run.mkdir(parents=True, exist_ok=True)
-    arguments = training_arguments(recipe, run)
-    set_seed(arguments.seed)
-    if arguments.use_cpu:
-        keep_freed_memory()
-    with PartialState().main_process_first():
-        prepared = prepare(recipe, run)
-    model = new_model(recipe, prepared.tokenizer)
-    if arguments.use_cpu:
-        make_fast_on_cpu(model)
-    trainer = make_trainer(recipe, arguments, prepared, model, translate, score)
-    checkpoints = checkpoints_of(run)
-    trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
-    if trainer.is_world_process_zero():
-        finish(recipe, run, trainer)
-    trainer.accelerator.wait_for_everyone()
+    with only_writer(run) if PartialState().is_main_process else nullcontext():
+        arguments = training_arguments(recipe, run)
+        set_seed(arguments.seed)
+        if arguments.use_cpu:
+            keep_freed_memory()
+        with PartialState().main_process_first():
+            prepared = prepare(recipe, run)
+        model = new_model(recipe, prepared.tokenizer)
+        if arguments.use_cpu:
+            make_fast_on_cpu(model)
+        stop = StopOnSignal()
+        trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
+        checkpoint = broadcast_object_list([newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None])[
+            0
+        ]
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if stop.signal:
+            raise TrainingStoppedError(stop.signal, trainer.state.global_step)
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            finish(recipe, run, trainer)
+        trainer.accelerator.wait_for_everyone()
     return model
 
 
@@ -113,6 +125,8 @@ def bfloat16_is_fast() -> bool:
 
 def prepare(recipe: Recipe, run: Path) -> Prepared:
     """Tokenizer and encoded pairs, made once and then read from the run directory."""
+    if (run / "tokenizer.json").exists():
+        refuse_another_recipe(recipe, run / "recipe.yaml")
     write_whole(run / "recipe.yaml", recipe.text)
     if not (run / "tokenizer.json").exists():
         section = recipe.tokenizer
@@ -153,6 +167,7 @@ def make_trainer(
     model: VanillaForConditionalGeneration,
     translate: Translate,
     score: Score,
+    stop: StopOnSignal,
 ) -> VanillaTrainer:
     tokenizer, section = prepared.tokenizer, recipe.training
     dropout = SubwordDropout(tokenizer, recipe.tokenizer.dropout) if recipe.tokenizer.dropout else None
@@ -168,9 +183,9 @@ def make_trainer(
     patience = section.early_stopping_patience
     train_pairs = TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed)
     eval_pairs = TrainingPairs(prepared.validation, tokenizer)
-    batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, processes=processes, seed=arguments.seed)
-    train_batches = batches(train_pairs.lengths)
-    callbacks: list[TrainerCallback] = [ProgressLines(train_batches.padding)]
+    batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, seed=arguments.seed)
+    train_batches = batches(train_pairs.lengths, per_step=processes * arguments.gradient_accumulation_steps)
+    callbacks: list[TrainerCallback] = [stop, LogAtSaves(), ProgressLines(train_batches.padding)]
     if patience is not None:
         callbacks.append(EarlyStoppingCallback(patience))
     trainer = VanillaTrainer(
@@ -182,7 +197,7 @@ def make_trainer(
         processing_class=tokenizer,
         callbacks=callbacks,
         train_batches=train_batches,
-        eval_batches=batches(eval_pairs.lengths, shuffle=False),
+        eval_batches=batches(eval_pairs.lengths, per_step=processes, shuffle=False),
         validate=validate,
     )
     trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the report goes
@@ -190,8 +205,7 @@ def make_trainer(
 
 
 def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:
-    """Leave the model, averaged if the recipe says so, and the history of the training."""
-    trainer.save_model(str(run))
+    """Average the model if the recipe says so, and leave the history of the training."""
     section = recipe.training
     if section.average_checkpoints > 1:
         average_checkpoints(run, section.average_checkpoints, section.average, recipe.metric, recipe.greater_is_better)

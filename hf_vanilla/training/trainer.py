@@ -1,16 +1,21 @@
 """The thinnest possible Seq2SeqTrainer."""
 
 import math
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel, Seq2SeqTrainer
+from transformers import EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
+from .checkpoints import STATE, checkpoints_of
+from .saving import SavingError, keep_newest, move_files, publish, seal, unfinished
 
 Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
 
@@ -21,7 +26,8 @@ class TrainingDivergedError(ArithmeticError):
 
 class VanillaTrainer(Seq2SeqTrainer):
     """
-    Seq2SeqTrainer with batches of a budget of tokens, a validation of texts, and a look at speed and at the loss.
+    Seq2SeqTrainer with batches of a budget of tokens, a validation of texts, checkpoints that are whole or not there,
+    and a look at speed and at the loss.
 
     Args:
         train_batches: The batches of an epoch of `train_dataset`.
@@ -43,6 +49,10 @@ class VanillaTrainer(Seq2SeqTrainer):
         self.validate = validate
         self.target_tokens: torch.Tensor | int = 0
         self.last_log = time.perf_counter()
+        self.run = Path(self.args.output_dir)
+        self.is_saving = False
+        # Trainer itself deletes checkpoints in place, and with a limit of 1 in the end the last one.
+        self.save_total_limit, self.args.save_total_limit = self.args.save_total_limit, None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self._loader(self.train_dataset, self.train_batches)
@@ -81,6 +91,73 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(model, {**inputs, "skip_logits": True}, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's, but files of the run directory are replaced by whole ones."""
+        if output_dir is not None:
+            return super().save_model(output_dir, _internal_call)
+        aside = unfinished(self.run) / "model"
+        with self._explained("the model", aside):
+            super().save_model(str(aside), _internal_call)
+            if self.args.should_save:
+                move_files(aside, self.run)
+        return None
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Trainer's, but nothing has the name of a checkpoint before it is complete."""
+        step = self.state.global_step
+        aside, checkpoint = (folder / f"checkpoint-{step}" for folder in (unfinished(self.run), self.run))
+        with self._explained(f"the checkpoint of step {step}", aside):
+            self.is_saving = True
+            super()._save_checkpoint(model, trial)
+            self.is_saving = False
+            best = self.state.best_global_step
+            self.state.best_model_checkpoint = str(self.run / f"checkpoint-{best}") if best else None
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                self.state.save_to_json(str(aside / STATE))
+                seal(aside, step, self.args.world_size)
+                publish(aside, checkpoint)
+                best_checkpoint = Path(self.state.best_model_checkpoint or checkpoint)
+                keep_newest(self.run, self.save_total_limit, {checkpoint, best_checkpoint})
+        self.accelerator.wait_for_everyone()
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Trainer's, which takes a step before it looks whether a training that it goes on with is complete."""
+        early_stops = [
+            callback for callback in self.callback_handler.callbacks if isinstance(callback, EarlyStoppingCallback)
+        ]
+        is_stopped_early = any(
+            stop.early_stopping_patience_counter >= stop.early_stopping_patience for stop in early_stops
+        )
+        if is_stopped_early or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*args, **kwargs)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Trainer's, which takes weights that are shared, and saved once, for missing."""
+        shared = self.model.all_tied_weights_keys
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in shared]
+        super()._issue_warnings_after_load(load_result)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(unfinished(self.run)) if self.is_saving else super()._get_output_dir(trial)
+
+    @contextmanager
+    def _explained(self, what: str, folder: Path) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the tokenizer raises nothing more precise
+            written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            shutil.rmtree(folder, ignore_errors=True)
+            kept = [checkpoint.name for checkpoint in checkpoints_of(self.run)]
+            raise SavingError(
+                f"{what} could not be written to {folder}, after {written / 2**20:.1f} MiB, "
+                f"{shutil.disk_usage(self.run).free / 2**20:.1f} MiB free: {error}; "
+                f"{f'{kept[-1]} is still good' if kept else 'there is no earlier checkpoint'}: "
+                "make room, then the same command goes on from there"
+            ) from error
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

@@ -28,7 +28,7 @@ pairs_of_lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), m
 def test_every_example_is_in_one_batch_within_the_budget(
     lengths: list[tuple[int, int]], budget: int, processes: int, epoch: int, shuffle: bool
 ) -> None:
-    batches = TokenBudgetBatches(np.array(lengths), budget, processes=processes, seed=3, shuffle=shuffle)
+    batches = TokenBudgetBatches(np.array(lengths), budget, per_step=processes, seed=3, shuffle=shuffle)
     batches.set_epoch(epoch)
     found = indices(batches)
     assert sorted(chain.from_iterable(found)) == list(range(len(lengths)))
@@ -41,7 +41,7 @@ def test_every_example_is_in_one_batch_within_the_budget(
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(pairs_of_lengths, st.integers(120, 400), st.integers(1, 3))
 def test_every_epoch_has_as_many_batches(lengths: list[tuple[int, int]], budget: int, processes: int) -> None:
-    batches = TokenBudgetBatches(np.array(lengths), budget, processes=processes)
+    batches = TokenBudgetBatches(np.array(lengths), budget, per_step=processes)
     for epoch in range(4):
         batches.set_epoch(epoch)
         assert sum(1 for _ in batches) == len(batches)
@@ -77,9 +77,9 @@ def test_where_lengths_change_every_epoch_still_has_every_example_once_in_as_man
         return np.array(lengths) + np.random.default_rng(epoch).integers(0, 40, (len(lengths), 2))
 
     try:
-        batches = TokenBudgetBatches(lengths_in, budget, processes=processes)
+        batches = TokenBudgetBatches(lengths_in, budget, per_step=processes)
     except ValueError as error:
-        assert "cannot be shared" in str(error)  # noqa: PT017 -- as many batches as examples leave none to spare
+        assert "are too few" in str(error)  # noqa: PT017 -- as many batches as examples leave none to spare
         return
     for epoch in range(4):
         batches.set_epoch(epoch)
@@ -111,7 +111,7 @@ def test_batches_follow_the_lengths_of_their_epoch() -> None:
 def test_accelerate_gives_each_process_its_own_share(processes: int) -> None:
     from accelerate.data_loader import BatchSamplerShard
 
-    batches = TokenBudgetBatches(lengths_like_sentences(700), 256, processes=processes)
+    batches = TokenBudgetBatches(lengths_like_sentences(700), 256, per_step=processes)
     shares = [list(BatchSamplerShard(batches, processes, rank, even_batches=True)) for rank in range(processes)]
     assert len({len(share) for share in shares}) == 1
     assert sorted(index for share in shares for batch in share for _, index in batch) == list(range(700))
@@ -123,7 +123,7 @@ def test_accelerate_gives_each_process_its_own_share(processes: int) -> None:
 def test_what_cannot_be_batched_is_refused() -> None:
     with pytest.raises(ValueError, match=r"example 1 has 9 tokens, more than max_tokens \(8\)"):
         TokenBudgetBatches(np.array([[3, 4], [9, 2]]), 8)
-    with pytest.raises(ValueError, match="2 examples in 1 batches cannot be shared by 3 processes"):
-        TokenBudgetBatches(np.array([[3, 4], [4, 2]]), 8, processes=3)
-    with pytest.raises(ValueError, match="4 examples in 4 batches cannot be shared by 3 processes"):
-        TokenBudgetBatches(np.array([[8, 8]] * 4), 8, processes=3)
+    with pytest.raises(ValueError, match="2 examples in 1 batches are too few for 3 batches in each step"):
+        TokenBudgetBatches(np.array([[3, 4], [4, 2]]), 8, per_step=3)
+    with pytest.raises(ValueError, match="4 examples in 4 batches are too few for 3 batches in each step"):
+        TokenBudgetBatches(np.array([[8, 8]] * 4), 8, per_step=3)

@@ -8,7 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_vanilla.training.checkpoints import average_weights, best_checkpoints, checkpoints_of, save_weights
+from hf_vanilla.training.checkpoints import (
+    DamagedCheckpointError,
+    average_weights,
+    best_checkpoints,
+    checkpoints_of,
+    save_weights,
+)
+from hf_vanilla.training.saving import seal
 
 Write = Callable[[int], dict[str, torch.Tensor]]
 
@@ -23,6 +30,7 @@ def write(tmp_path: Path) -> Write:
         weights = {"a": torch.randn(3, 2), "b": torch.randn(4).bfloat16()}
         save_file(weights, folder / "model.safetensors")
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": []}))
+        seal(folder, step, processes=1)
         return weights
 
     return checkpoint
@@ -37,10 +45,11 @@ def test_the_average_is_the_mean_of_every_weight(write: Write, tmp_path: Path) -
         torch.testing.assert_close(found[name], expected.to(found[name].dtype))
 
 
-def test_checkpoints_are_in_the_order_of_their_steps_and_whole(write: Write, tmp_path: Path) -> None:
+def test_checkpoints_are_in_the_order_of_their_steps(write: Write, tmp_path: Path) -> None:
     for step in (100, 5, 20):
         write(step)
-    (tmp_path / "checkpoint-200").mkdir()  # without weights
+    for name in ("checkpoint-new", "damaged-checkpoint-7", "unfinished"):
+        (tmp_path / name).mkdir()
     assert [path.name for path in checkpoints_of(tmp_path)] == ["checkpoint-5", "checkpoint-20", "checkpoint-100"]
 
 
@@ -62,6 +71,9 @@ def test_what_cannot_be_averaged_is_refused(write: Write, tmp_path: Path) -> Non
     write(1)
     (tmp_path / "checkpoint-2").mkdir()
     save_file({"other": torch.ones(1)}, tmp_path / "checkpoint-2" / "model.safetensors")
+    with pytest.raises(DamagedCheckpointError, match=r"checkpoint-2/manifest.json is missing"):
+        average_weights([tmp_path / "checkpoint-2"])
+    seal(tmp_path / "checkpoint-2", 2, processes=1)
     with pytest.raises(ValueError, match=r"checkpoint-2 has other weights than .*checkpoint-1"):
         average_weights([tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"])
 

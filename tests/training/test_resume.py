@@ -1,0 +1,159 @@
+"""A training that goes on takes the steps that it would have taken: the same examples, tokens and losses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from trial_kills import command, what_was_learnt
+
+from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
+from hf_vanilla.training.run import train
+from hf_vanilla.training.trainer import VanillaTrainer
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+STEPS = 21
+RECIPE = {
+    "data.train.size": 60,
+    "data.validation.size": 4,
+    "data.test.size": 4,
+    "tokenizer.kind": "character",
+    "model.d_model": 16,
+    "model.d_ff": 16,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "data.max_source_length": 90,
+    "data.max_target_length": 90,
+    "training.max_tokens": 90,
+    "training.max_steps": STEPS,
+    "training.warmup_steps": 5,
+    "training.logging_steps": 4,
+    "training.eval_strategy": "no",
+    "training.save_steps": 1,
+    "training.average_checkpoints": 1,
+}
+Step = tuple[Any, ...]
+
+
+@pytest.fixture
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """Every batch that is trained on, and its loss."""
+    taken: list[Step] = []
+    usual = VanillaTrainer.training_step
+
+    def recorded(self: VanillaTrainer, model: Any, inputs: dict[str, Tensor], items: Any = None) -> Tensor:
+        loss = usual(self, model, inputs, items)
+        ids = tuple(tuple(map(tuple, inputs[name].tolist())) for name in ("input_ids", "labels"))
+        taken.append((self.state.global_step, *ids, float(loss)))
+        return loss
+
+    monkeypatch.setattr(VanillaTrainer, "training_step", recorded)
+    return taken
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"model.dropout": 0.0},
+        {"tokenizer.kind": "bpe", "tokenizer.vocab_size": 300, "tokenizer.dropout": 0.2},
+        {"training.gradient_accumulation_steps": 4},
+        {"training.dataloader_num_workers": 2},
+    ],
+    ids=["no dropout", "BPE-dropout", "accumulation", "two loader workers"],
+)
+def test_twenty_moments_to_go_on_from(variant: dict[str, object], steps_taken: list[Step], tmp_path: Path) -> None:
+    chosen = RECIPE | variant
+    recipe = load_recipe(CONFIGS / "quickstart.yaml", [f"{key}={value}" for key, value in chosen.items()])
+
+    def trained(run: Path) -> tuple[list[Step], list[object], dict[str, Tensor]]:
+        steps_taken.clear()
+        train(recipe, run, lambda *_: [], lambda *_: {})
+        history = json.loads((run / "history.json").read_text())
+        return list(steps_taken), [entry["loss"] for entry in history if "loss" in entry], weights_of(run)
+
+    steps, losses, weights = trained(tmp_path / "unbroken")
+    first_batches = [batch for step, batch, *_ in steps if step < 5]
+    assert len({batch for _, batch, *_ in steps}) > len(first_batches) / 2  # not the same one all the time
+    for step in range(1, STEPS):
+        broken = tmp_path / "broken"
+        shutil.copytree(tmp_path / "unbroken", broken)
+        for later in range(step + 1, STEPS + 1):
+            shutil.rmtree(broken / f"checkpoint-{later}")
+        steps_again, losses_again, weights_again = trained(broken)
+        assert steps_again == [taken for taken in steps if taken[0] >= step]
+        assert losses_again == losses
+        assert all(torch.equal(weights_again[name], weight) for name, weight in weights.items())
+        shutil.rmtree(broken)
+
+
+def weights_of(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "model.safetensors")
+
+
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+    def start(run: Path) -> subprocess.Popen[str]:
+        arguments = [sys.executable, "-m", "hf_vanilla", *command(run, training__save_steps=50)]
+        return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+
+    for number, code, name in ((signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "SIGINT")):
+        with start(tmp_path / "stopped") as training:
+            said = []
+            for line in training.stderr:
+                said.append(line)
+                if line.startswith("step ") and len(said) > 2:
+                    training.send_signal(number)
+                    break
+            said += training.stderr.readlines()
+        assert training.returncode == code, said
+        assert f"stopped by {name} behind step" in said[-1]
+        assert "the same command goes on from there" in said[-1]
+    for run in ("stopped", "unbroken"):
+        with start(tmp_path / run) as training:
+            said = training.stderr.read()
+        assert training.returncode == 0, said
+    found, expected = (load_file(tmp_path / run / "model.safetensors") for run in ("stopped", "unbroken"))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    before = what_was_learnt(tmp_path / "unbroken")
+    with start(tmp_path / "unbroken") as training:  # a training that is complete takes no step
+        assert not [line for line in training.stderr if line.startswith("step ")]
+    assert what_was_learnt(tmp_path / "unbroken") == before
+
+
+QUICKSTART = CONFIGS / "quickstart.yaml"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("training.learning_rate=0.1", "training.learning_rate (0.002 before, 0.1 now)"),
+        ("model.d_model=64", "model.d_model"),
+        ("tokenizer.kind=word", "tokenizer.kind (bpe before, word now)"),
+        ("training.seed=7", "training.seed (not given before, 7 now)"),
+        ("data.train.size=100", "data.train"),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_recipe(tmp_path: Path, change: str, named: str) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(load_recipe(QUICKSTART).text)
+    with pytest.raises(RecipeError, match="was begun with another recipe") as refusal:
+        refuse_another_recipe(load_recipe(QUICKSTART, [change]), file)
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "change", ["training.max_steps=99", "training.save_steps=3", "generation.num_beams=2", "data.test.size=5"]
+)
+def test_what_decides_nothing_about_a_step_may_change(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(load_recipe(QUICKSTART).text)
+    refuse_another_recipe(load_recipe(QUICKSTART, [change]), file)

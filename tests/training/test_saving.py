@@ -1,0 +1,247 @@
+"""Whatever happens to a training or to its checkpoints, a whole one is there, is chosen, and what is not is named."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from trial_crashes import trainer_with_a_checkpoint
+
+from hf_vanilla.training.checkpoints import MANIFEST, DamagedCheckpointError, verify
+from hf_vanilla.training.saving import (
+    RunInUseError,
+    SavingError,
+    discard,
+    keep_newest,
+    newest_whole_checkpoint,
+    only_writer,
+    publish,
+    seal,
+    unfinished,
+)
+from hf_vanilla.training.trainer import VanillaTrainer
+
+HERE = Path(__file__).parent
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def outcome(*command: object, **environment: str) -> dict[str, object]:
+    options = {"capture_output": True, "text": True, "timeout": 500, "check": False}
+    done = subprocess.run([sys.executable, *map(str, command)], env=ENVIRONMENT | environment, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_training_that_was_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    found = outcome(HERE / "trial_kills.py", tmp_path, "--kills", 5, "--inside-saves", 2)
+    assert found["kills"] >= 5
+    assert found["inside a save"] >= 2
+
+
+@pytest.fixture(scope="module")
+def failing_calls(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler: calls of the system are made to fail by a library of some lines of C")
+    library = tmp_path_factory.mktemp("library") / "failing_calls.so"
+    source = HERE / "failing_calls.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
+    return str(library)
+
+
+@pytest.mark.parametrize(("how", "limit"), [("end", 1), ("end", 2), ("full", 1)])
+def test_every_call_of_a_save_may_fail(failing_calls: str, how: str, limit: int) -> None:
+    found = outcome(HERE / "trial_crashes.py", how, "--limit", limit, LD_PRELOAD=failing_calls)
+    assert found["calls"] > 60
+    assert set(found["chosen"]) == {"checkpoint-1", "checkpoint-2"}
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> VanillaTrainer:
+    return trainer_with_a_checkpoint(tmp_path_factory.mktemp("trained") / "run", limit=5)
+
+
+@pytest.fixture
+def run(trainer: VanillaTrainer, tmp_path: Path) -> Path:
+    """Real checkpoints of steps 1 and 2."""
+    trainer.state.global_step = 2
+    trainer._save_checkpoint(trainer.model, None)
+    shutil.copytree(trainer.run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1 << (place % 8)
+    file.write_bytes(content)
+
+
+def flip_some_byte(file: Path) -> None:
+    flip(file, random.Random(file.name).randrange(file.stat().st_size))  # noqa: S311
+
+
+def flip_the_first_byte(file: Path) -> None:
+    flip(file, 0)
+
+
+def flip_the_last_byte(file: Path) -> None:
+    flip(file, file.stat().st_size - 1)
+
+
+def shorten(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def lengthen(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"\0")
+
+
+def take_that_of_step_1(file: Path) -> None:
+    other = file.parents[1] / "checkpoint-1" / file.name
+    if other.read_bytes() == file.read_bytes():
+        flip_some_byte(file)  # the same at every step: there is no other
+    else:
+        shutil.copy(other, file)
+
+
+DAMAGES = [
+    flip_some_byte,
+    flip_the_first_byte,
+    flip_the_last_byte,
+    shorten,
+    empty,
+    lengthen,
+    Path.unlink,
+    take_that_of_step_1,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_any_damage_to_any_file_is_found_and_the_checkpoint_before_is_taken(
+    run: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pristine = run.with_name("pristine")
+    run.rename(pristine)
+    names = [path.name for path in (pristine / "checkpoint-2").iterdir()]
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", MANIFEST} <= set(names)
+    for name in names:
+        shutil.copytree(pristine, run)
+        damage(run / "checkpoint-2" / name)
+        assert newest_whole_checkpoint(run) == run / "checkpoint-1"
+        message = capsys.readouterr().err
+        assert name in message
+        assert "checkpoint-2 is passed over and now called damaged-checkpoint-2" in message
+        shutil.rmtree(run)
+
+
+def test_every_byte_of_a_manifest_counts(run: Path) -> None:
+    manifest = run / "checkpoint-2" / MANIFEST
+    whole = manifest.read_bytes()
+    for place in range(len(whole)):
+        flip(manifest, place)
+        with pytest.raises(DamagedCheckpointError, match=MANIFEST):
+            verify(run / "checkpoint-2")
+        manifest.write_bytes(whole)
+    verify(run / "checkpoint-2")
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_not_taken(run: Path) -> None:
+    (run / "checkpoint-2").rename(run / "checkpoint-3")
+    with pytest.raises(DamagedCheckpointError, match=r"checkpoint-3/manifest\.json is of step 2"):
+        verify(run / "checkpoint-3")
+
+
+def test_without_any_whole_checkpoint_there_is_none(run: Path) -> None:
+    for step in (1, 2):
+        flip_some_byte(run / f"checkpoint-{step}" / "model.safetensors")
+    assert newest_whole_checkpoint(run) is None
+    assert {path.name for path in run.glob("*-[12]")} == {"damaged-checkpoint-1", "damaged-checkpoint-2"}
+
+
+def small_checkpoint(run: Path, step: int) -> Path:
+    folder = run / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text(str(step))
+    seal(folder, step, processes=1)
+    return folder
+
+
+def test_a_new_checkpoint_replaces_a_damaged_one_of_its_name(tmp_path: Path) -> None:
+    (small_checkpoint(tmp_path, 3) / "file").write_text("damaged")
+    publish(small_checkpoint(unfinished(tmp_path), 3), tmp_path / "checkpoint-3")
+    verify(tmp_path / "checkpoint-3")
+    assert (tmp_path / "checkpoint-3" / "file").read_text() == "3"
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, [1, 2, 3, 10]), (4, [1, 2, 3, 10]), (2, [1, 10]), (1, [1, 10])])
+def test_the_oldest_checkpoints_are_discarded_but_for_the_protected(
+    tmp_path: Path, limit: int | None, kept: list[int]
+) -> None:
+    checkpoints = [small_checkpoint(tmp_path, step) for step in (1, 2, 3, 10)]
+    keep_newest(tmp_path, limit, {checkpoints[0], checkpoints[-1]})
+    assert sorted(int(path.name[11:]) for path in tmp_path.glob("checkpoint-*")) == kept
+
+
+def test_discarding_goes_on_where_an_earlier_one_was_stopped(tmp_path: Path) -> None:
+    (unfinished(tmp_path) / "discarded-checkpoint-1" / "folder").mkdir(parents=True)
+    discard(small_checkpoint(tmp_path, 1))
+    assert list(unfinished(tmp_path).iterdir()) == []
+
+
+def test_a_limit_on_file_sizes_stops_a_save_at_every_file_and_harms_nothing(trainer: VanillaTrainer, run: Path) -> None:
+    """As a full disk would, by the system itself."""
+    sizes = sorted({path.stat().st_size for path in (run / "checkpoint-2").iterdir()})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    trainer.state.global_step = 7
+    try:
+        for size in sizes:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, before[1]))
+            with pytest.raises(SavingError, match=r"step 7 could not be written to .*MiB free.*is still good"):
+                trainer._save_checkpoint(trainer.model, None)
+            trainer.is_saving = False
+            assert not (trainer.run / "checkpoint-7").exists()
+            verify(trainer.run / "checkpoint-2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(sizes) > 6
+
+
+def test_a_run_directory_that_is_gone_or_cannot_be_written_is_named(tmp_path: Path) -> None:
+    trainer = trainer_with_a_checkpoint(tmp_path / "run", limit=5)
+    shutil.rmtree(trainer.run)
+    trainer.run.write_text("a file is in its place")
+    with pytest.raises(SavingError, match=rf"could not be written to {trainer.run}.*there is no earlier checkpoint"):
+        trainer._save_checkpoint(trainer.model, None)
+
+
+def test_two_trainings_cannot_write_one_run(tmp_path: Path) -> None:
+    hold = (
+        "import sys, pathlib; from hf_vanilla.training.saving import only_writer\n"
+        "with only_writer(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RunInUseError, match=f"is being written by process {other.pid} on"), only_writer(tmp_path):
+            pass
+        other.kill()
+    with only_writer(tmp_path):
+        pass
+
+
+def test_what_was_left_unfinished_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    small_checkpoint(unfinished(tmp_path), 4)
+    with only_writer(tmp_path):
+        assert not unfinished(tmp_path).exists()
