@@ -16,6 +16,11 @@ from .version import __version__
 REPORTED_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "huggingface_hub")
 
 run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+recipe_argument = click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+overrides_argument = click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
+output_option = click.option(
+    "--output", type=click.Path(path_type=Path), help="The run directory; if not given, runs/ and RECIPE's name."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -58,11 +63,9 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The run directory; if not given, runs/ and RECIPE's name."
-)
+@recipe_argument
+@overrides_argument
+@output_option
 @json_option
 def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Train what RECIPE says and measure it. The same command goes on with a run that was stopped."""
@@ -75,6 +78,34 @@ def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json
     if scores:
         show(scores, as_json)
         click.echo(f"The model is in {run}.", err=True)
+
+
+@main.command()
+@recipe_argument
+@overrides_argument
+@output_option
+@json_option
+def check(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
+    """Look at RECIPE and its data before training: sizes, cost, and what is probably wrong."""
+    with clear_errors():
+        from .training.check import check as checked
+        from .training.recipe import load_recipe
+
+        report = checked(load_recipe(recipe, overrides), output or Path("runs") / recipe.stem)
+    findings = [str(finding) for finding in report.findings]
+    if as_json:
+        show(report.facts | {"findings": findings}, as_json)
+    else:
+        show(report.facts, as_json)
+        click.echo(
+            "\n".join(
+                ["", "To change:", *(f"- {finding}" for finding in findings)]
+                if findings
+                else ["", "Nothing to change."]
+            )
+        )
+    if findings:
+        raise SystemExit(1)
 
 
 @main.command()

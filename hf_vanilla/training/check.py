@@ -1,0 +1,283 @@
+"""What can be said of a recipe before it is trained: sizes, costs, and what is probably wrong."""
+
+import math
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from transformers import PreTrainedTokenizerFast, Seq2SeqTrainingArguments
+
+from ..data.batching import TokenBudgetBatches
+from ..data.corpus import read_pairs
+from ..data.dataset import PairCollator, TrainingPairs, lengths_of
+from ..data.quality import Finding, Split, all_findings
+from ..data.tokenizer import Encoder
+from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from .cpu import keep_freed_memory, make_fast_on_cpu
+from .recipe import Recipe
+from .run import Prepared, new_model, prepare, training_arguments
+
+TIMED_STEPS = 3
+RARE = 5  # occurrences
+BYTES_OF_A_WEIGHT, BYTES_OF_ITS_ADAM = 4, 8
+
+
+@dataclass
+class Report:
+    """Facts to look at, and findings to act on."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe with its data prepared and its model built, as training would."""
+
+    recipe: Recipe
+    arguments: Seq2SeqTrainingArguments
+    prepared: Prepared
+    model: VanillaForConditionalGeneration
+    batches: TokenBudgetBatches
+    unseen: Mapping[str, np.ndarray]  # lengths of the other splits, in tokens
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return lengths_of(self.prepared.train)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.batches) // self.arguments.gradient_accumulation_steps
+
+    @property
+    def steps(self) -> int:
+        limit = self.arguments.max_steps
+        return limit if limit > 0 else math.ceil(self.arguments.num_train_epochs * self.steps_per_epoch)
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    @property
+    def checkpoints(self) -> int:
+        """How many there will be at the same time."""
+        made = math.ceil(self.steps / every(self.arguments.save_steps, self.steps))
+        return min(made, self.arguments.save_total_limit or made)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        of_a_checkpoint = self.parameters * (BYTES_OF_A_WEIGHT + BYTES_OF_ITS_ADAM)
+        encoded = 2 * 4 * int(self.lengths.sum())
+        return (self.checkpoints + 1) * of_a_checkpoint + 2 * self.parameters * BYTES_OF_A_WEIGHT + encoded
+
+
+def check(recipe: Recipe, run: Path) -> Report:
+    """Prepare the data of a recipe for good measure, build its model, and take a few steps. `run` stays as it is."""
+    splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = training_arguments(recipe, Path(folder))
+        if arguments.use_cpu:
+            keep_freed_memory()
+        prepared = prepare(recipe, Path(folder))
+        plan = _plan(recipe, arguments, prepared)
+        report = Report()
+        texts = {name: Split(name, corpora) for name, corpora in splits.items() if corpora}
+        training = texts.pop("train")
+        report.facts |= _facts(plan, {"train": len(training)} | {name: len(split) for name, split in texts.items()})
+        languages = recipe.data.source_language, recipe.data.target_language
+        report.findings += all_findings(training, texts.values(), languages)
+        report.findings += _findings_of_tokens(plan, training, texts)
+        report.findings += _findings_of_recipe(plan)
+        report.facts |= _measured(plan)
+        report.findings += _findings_of_room(plan, _existing(run))
+    return report
+
+
+def _plan(recipe: Recipe, arguments: Seq2SeqTrainingArguments, prepared: Prepared) -> Plan:
+    model = new_model(recipe, prepared.tokenizer)
+    if arguments.use_cpu:
+        make_fast_on_cpu(model)
+    unseen = {"validation": lengths_of(prepared.validation)}
+    if recipe.data.test:
+        encoder, pairs = Encoder(prepared.tokenizer), list(read_pairs(recipe.data.test))
+        ids = encoder.sources([pair.source for pair in pairs]), encoder.targets([pair.target for pair in pairs])
+        unseen["test"] = np.array([[len(a), len(b)] for a, b in zip(*ids, strict=True)])
+    batches = TokenBudgetBatches(
+        lengths_of(prepared.train), recipe.training.max_tokens, per_step=arguments.gradient_accumulation_steps
+    )
+    return Plan(recipe, arguments, prepared, model, batches, unseen)
+
+
+def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
+    facts: dict[str, Any] = {f"{name} pairs": f"{number:,}" for name, number in pairs.items()}
+    for side, name in enumerate(("source", "target")):
+        low, high = np.percentile(plan.lengths[:, side], (50, 99))
+        facts[f"{name} tokens"] = (
+            f"{int(plan.lengths[:, side].sum()):,} ({low:.0f} in a usual text, at most {high:.0f} in 99 %)"
+        )
+    facts["vocabulary"] = f"{len(plan.prepared.tokenizer):,} tokens"
+    facts["batches"] = f"{len(plan.batches):,} an epoch, padding {plan.batches.padding:.1%}"
+    facts["training"] = f"{plan.steps:,} steps, {plan.steps / plan.steps_per_epoch:.1f} epochs"
+    facts["parameters"] = f"{plan.parameters:,}"
+    facts["disk"] = f"{plan.bytes_on_disk / 2**20:,.0f} MiB, with {plan.checkpoints} checkpoints"
+    return facts
+
+
+def _measured(plan: Plan) -> dict[str, Any]:
+    """Time and memory, from a few steps with batches as they come."""
+    examples, collate = (
+        TrainingPairs(plan.prepared.train, plan.prepared.tokenizer),
+        PairCollator(plan.prepared.tokenizer.pad_token_id),
+    )
+    device = plan.arguments.device
+    model = plan.model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters())
+    seconds = []
+    for keys in islice(plan.batches, TIMED_STEPS + 1):
+        started = time.perf_counter()
+        inputs = {name: tensor.to(device) for name, tensor in collate([examples[key] for key in keys]).items()}
+        with torch.autocast(device.type, torch.bfloat16, enabled=plan.arguments.bf16):
+            model(**inputs, skip_logits=True).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    a_step = float(np.mean(seconds[1:] or seconds)) * plan.arguments.gradient_accumulation_steps
+    if device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated()
+    else:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "time": f"about {timedelta(seconds=round(a_step * plan.steps))} on this machine, validations not counted",
+        "memory": f"{memory / 2**20:,.0f} MiB",
+    }
+
+
+def _findings_of_tokens(plan: Plan, training: Split, others: Mapping[str, Split]) -> Iterator[Finding]:
+    kept = {"train": len(plan.prepared.train), "validation": len(plan.prepared.validation)}
+    for name, split in (("train", training), ("validation", others["validation"])):
+        skipped = len(split) - kept[name]
+        if skipped > 0.01 * len(split):
+            yield Finding(
+                f"{name}: {skipped:,} of {len(split):,} pairs are skipped, being empty or too long",
+                "mend them, or raise data.max_source_length and data.max_target_length",
+            )
+    usual = plan.lengths.sum() / _characters(plan.prepared.train)
+    for name, lengths in plan.unseen.items():
+        if len(lengths) == len(others[name]):
+            ratio = lengths.sum() / others[name].lengths.sum() / usual
+            if ratio > 1.5:
+                yield Finding(
+                    f"{name}: its texts fall into {ratio:.1f} times as many tokens as the training texts",
+                    "they seem to be spelt or tokenised otherwise; prepare both in the same way",
+                )
+    tokenizer = plan.prepared.tokenizer
+    counts = _counts(plan.prepared)
+    if tokenizer.unk_token_id is not None:
+        unknown = counts[tokenizer.unk_token_id] / max(1, counts.sum())
+        if unknown > 0.05:
+            yield Finding(
+                f"{unknown:.0%} of the training tokens are unknown words",
+                "raise tokenizer.vocab_size, or set tokenizer.kind: bpe, which has no unknown words",
+            )
+    rare = float((counts[_first_learnt(tokenizer) :] < RARE).mean()) if len(counts) > 1000 else 0.0
+    if rare > 0.5:
+        yield Finding(
+            f"{rare:.0%} of the vocabulary occurs fewer than {RARE} times in training", "lower tokenizer.vocab_size"
+        )
+
+
+def _characters(pairs: datasets.Dataset) -> int:
+    sources, targets = (pairs.data.column(name).chunks for name in ("source", "target"))
+    texts = [*(chunk.flatten() for chunk in sources), *targets]
+    return sum(pc.sum(pc.utf8_length(chunk)).as_py() for chunk in texts)
+
+
+def _counts(prepared: Prepared) -> np.ndarray:
+    counts = np.zeros(len(prepared.tokenizer), dtype=np.int64)
+    for name in ("source_ids", "target_ids"):
+        for chunk in prepared.train.data.column(name).chunks:
+            counts += np.bincount(chunk.flatten().to_numpy(), minlength=len(counts))
+    return counts
+
+
+def _first_learnt(tokenizer: PreTrainedTokenizerFast) -> int:
+    """The special tokens and the alphabet of bytes come first, whether they occur or not."""
+    return len(tokenizer.all_special_ids) + 256
+
+
+def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
+    arguments, section, config = plan.arguments, plan.recipe.training, plan.model.config
+    warm_up = arguments.get_warmup_steps(plan.steps)
+    if warm_up >= plan.steps:
+        yield Finding(
+            f"the warm-up takes {warm_up:,} steps, the training {plan.steps:,}", "lower training.warmup_steps"
+        )
+    noam = config.d_model**-0.5 * max(1, warm_up) ** -0.5
+    if not config.norm_first and arguments.learning_rate > 2 * noam:
+        yield Finding(
+            f"a learning rate of {arguments.learning_rate:g} at the peak is {arguments.learning_rate / noam:.1f} times "
+            "that of the paper for this model and warm-up, which is often too much for its order of normalisation",
+            f"set training.learning_rate to about {noam:.1e}, or model.norm_first: true",
+        )
+    if arguments.eval_strategy == "steps" and every(arguments.eval_steps, plan.steps) > plan.steps:
+        yield Finding(
+            f"the first validation would be at step {arguments.eval_steps:,.0f} of {plan.steps:,}",
+            "lower training.eval_steps",
+        )
+    if section.average_checkpoints > plan.checkpoints:
+        yield Finding(
+            f"{section.average_checkpoints} checkpoints are to be averaged, and {plan.checkpoints} will be there",
+            "raise training.save_total_limit, or lower training.save_steps or training.average_checkpoints",
+        )
+    if plan.steps < plan.steps_per_epoch:
+        yield Finding(
+            f"{plan.steps:,} steps see only a part of the data ({plan.steps_per_epoch:,} steps an epoch)",
+            "raise training.max_steps",
+        )
+    longest = plan.model.generation_config.max_length - 1
+    too_long = float((np.concatenate(list(plan.unseen.values()))[:, 1] > longest).mean())
+    if too_long > 0.01:
+        yield Finding(
+            f"{too_long:.0%} of the targets to be reached are longer than generation.max_length allows",
+            "raise generation.max_length",
+        )
+
+
+def _findings_of_room(plan: Plan, folder: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(folder).free
+    if plan.bytes_on_disk > free:
+        yield Finding(
+            f"the run needs {plan.bytes_on_disk / 2**20:,.0f} MiB on disk, and {free / 2**20:,.0f} MiB are free",
+            "make room, or lower training.save_total_limit",
+        )
+    if plan.arguments.use_cpu:
+        needed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > 0.9 * there:
+            yield Finding(
+                f"a step takes {needed / 2**20:,.0f} MiB of memory, and this machine has {there / 2**20:,.0f}",
+                "lower training.max_tokens and raise training.gradient_accumulation_steps",
+            )
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def every(steps: float, total: int) -> int:
+    """Trainer's numbers of steps below 1 are shares of all steps."""
+    return math.ceil(steps * total) if steps < 1 else int(steps)
