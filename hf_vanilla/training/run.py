@@ -81,8 +81,8 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         score: Compares these translations with the references.
     """
     run.mkdir(parents=True, exist_ok=True)
+    arguments = training_arguments(recipe, run)  # they also say how the processes meet: before anything asks for them
     with only_writer(run) if PartialState().is_main_process else nullcontext():
-        arguments = training_arguments(recipe, run)
         set_seed(arguments.seed)
         if arguments.use_cpu:
             keep_freed_memory()

@@ -1,0 +1,164 @@
+"""The same training on one process, on two, on two machines and sharded; and what becomes of it when a rank fails."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from safetensors.torch import load_file
+from trial_kills import command
+
+from hf_vanilla.training.checkpoints import checkpoints_of, verify
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
+SCRIPT = str(ROOT / "scripts" / "train.py")
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch")
+COMPARABLE = {"model__dropout": 0, "training__bf16": False, "training__max_steps": 30, "training__save_steps": 15}
+
+
+def training(run: Path, **overrides: object) -> list[str]:
+    return [SCRIPT, *command(run, **COMPARABLE | overrides)[1:]]
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(*launchers: subprocess.Popen[str]) -> str:
+    try:
+        said = "".join(launcher.communicate(timeout=240)[0] for launcher in launchers)
+    finally:
+        for launcher in launchers:
+            launcher.terminate()
+    assert [launcher.returncode for launcher in launchers] == [0] * len(launchers), said[-4000:]
+    return said
+
+
+def on(config: str, *options: str) -> list[str]:
+    port = ["--main_process_port", str(free_port())]
+    return [*ACCELERATE, "--config_file", str(ROOT / "configs" / "accelerate" / config), *port, *options]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])
+
+
+def curve(run: Path) -> tuple[list[float], list[dict[str, float]]]:
+    """The losses in training, and all that was found in validation."""
+    history = json.loads((run / "history.json").read_text())
+    found = [{key: entry[key] for key in entry if key.startswith("eval_") and "second" not in key} for entry in history]
+    for entry in found:
+        entry.pop("eval_runtime", None)
+    return [entry["loss"] for entry in history if "loss" in entry], [entry for entry in found if entry]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process that accumulates the two batches that two processes would have."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    finish(start([sys.executable, *training(run)]))
+    return run
+
+
+def assert_same_training(found: Path, expected: Path) -> None:
+    (losses, validations), (expected_losses, expected_validations) = curve(found), curve(expected)
+    assert losses == pytest.approx(expected_losses, abs=1e-4)
+    for entry, other in zip(validations, expected_validations, strict=True):
+        assert entry == pytest.approx(other, abs=1e-3)
+    weights = load_file(expected / "model.safetensors")
+    for name, weight in load_file(found / "model.safetensors").items():
+        torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-4, msg=name)
+
+
+ONE_EACH = {"training__gradient_accumulation_steps": 1}
+
+
+def test_two_processes_take_the_steps_of_one(alone: Path, tmp_path: Path) -> None:
+    finish(start([*on("cpu.yaml"), *training(tmp_path / "run", **ONE_EACH)]))
+    assert_same_training(tmp_path / "run", alone)
+
+
+def test_two_machines_take_the_steps_of_one(alone: Path, tmp_path: Path) -> None:
+    launcher = on("two_machines.yaml", "--cpu", "--main_process_ip", "127.0.0.1")
+    finish(
+        *(start([*launcher, "--machine_rank", str(rank), *training(tmp_path / "run", **ONE_EACH)]) for rank in (0, 1))
+    )
+    assert_same_training(tmp_path / "run", alone)
+
+
+def test_a_sharded_model_takes_the_steps_of_one(alone: Path, tmp_path: Path) -> None:
+    finish(start([*on("fsdp2.yaml", "--cpu"), *training(tmp_path / "run", **ONE_EACH)]))
+    assert_same_training(tmp_path / "run", alone)
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_every_file_for_accelerate_is_one(file: Path) -> None:
+    assert load_config_from_file(str(file)).num_processes == 2
+    _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(file), SCRIPT]))
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=3")
+TORCHRUN += ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+
+
+def rank_of(launcher: subprocess.Popen[str], rank: int) -> int:
+    """The process of a rank."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        for child in children:
+            try:
+                environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"RANK={rank}".encode() in environment:
+                return int(child)
+        time.sleep(0.05)
+    raise AssertionError("no such rank was started")
+
+
+def wait_for(what: str, run: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not any(run.glob(what)):
+        assert time.monotonic() < deadline, f"no {what} in {run}"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("rank", "moment", "number"),
+    [
+        (1, "checkpoint-10", signal.SIGKILL),
+        (0, "unfinished/checkpoint-10", signal.SIGKILL),
+        (1, "checkpoint-10", signal.SIGSTOP),
+    ],
+    ids=["a rank is killed", "the first rank is killed while it saves", "a rank hangs"],
+)
+def test_a_rank_that_fails_does_not_keep_the_training_from_its_end(
+    alone: Path, tmp_path: Path, rank: int, moment: str, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    overrides = ONE_EACH | {"training__save_steps": 5, "training__ddp_timeout": 20}
+    launcher = start([*TORCHRUN, *training(run, **overrides)])
+    wait_for(moment, run)
+    os.kill(rank_of(launcher, rank), number)
+    finish(launcher)
+    for checkpoint in checkpoints_of(run):
+        verify(checkpoint)
+    weights = load_file(alone / "checkpoint-30" / "model.safetensors")
+    for name, weight in load_file(run / "checkpoint-30" / "model.safetensors").items():
+        torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-4, msg=name)
+    shutil.rmtree(run)
