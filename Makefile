@@ -1,11 +1,12 @@
 # make demo   sets everything up and trains a small model end to end
 # make test   sets everything up, lints, checks types and imports, runs the tests
 # make lint   only the checks that take seconds
+# make trial-kills   kills a training 60 times; it must end as if it had not been killed (minutes)
 # make conformance   runs the tests that transformers runs on its own models, on ours (slow, needs the package index)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint conformance clean
+.PHONY: demo test lint trial-kills conformance clean
 
 demo: .venv/installed
 	$(BIN)/hf-vanilla train configs/quickstart.yaml
@@ -25,6 +26,10 @@ lint: .venv/installed
 
 conformance: .venv/installed
 	$(BIN)/python scripts/conformance.py
+
+trial-kills: .venv/installed
+	rm -rf runs/trial-kills
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python tests/training/trial_kills.py runs/trial-kills --kills 60 --inside-saves 20
 
 # PyTorch first: left to itself, pip would take the newest build, with gigabytes of CUDA packages.
 .venv/installed: pyproject.toml constraints.txt
