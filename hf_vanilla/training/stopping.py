@@ -1,6 +1,7 @@
 """What stops a training from outside, and that it can go on."""
 
 import signal
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -33,7 +34,8 @@ class StopOnSignal(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.group = dist.new_group(backend="gloo") if args.world_size > 1 else None
+        timeout = timedelta(seconds=args.ddp_timeout)
+        self.group = dist.new_group(backend="gloo", timeout=timeout) if args.world_size > 1 else None
         self.handlers = {number: signal.signal(number, self._note) for number in SIGNALS}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -1,13 +1,10 @@
-"""The same training on one process, on two, on two machines and sharded; and what becomes of it when a rank fails."""
+"""The same training on one process, on two, on two machines and sharded."""
 
 import json
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +14,6 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from safetensors.torch import load_file
 from trial_kills import command
-
-from hf_vanilla.training.checkpoints import checkpoints_of, verify
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -111,56 +106,3 @@ def test_a_sharded_model_takes_the_steps_of_one(alone: Path, tmp_path: Path) -> 
 def test_every_file_for_accelerate_is_one(file: Path) -> None:
     assert load_config_from_file(str(file)).num_processes == 2
     _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(file), SCRIPT]))
-
-
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=3")
-TORCHRUN += ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
-
-
-def rank_of(launcher: subprocess.Popen[str], rank: int) -> int:
-    """The process of a rank."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-        for child in children:
-            try:
-                environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if f"RANK={rank}".encode() in environment:
-                return int(child)
-        time.sleep(0.05)
-    raise AssertionError("no such rank was started")
-
-
-def wait_for(what: str, run: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not any(run.glob(what)):
-        assert time.monotonic() < deadline, f"no {what} in {run}"
-        time.sleep(0.002)
-
-
-@pytest.mark.parametrize(
-    ("rank", "moment", "number"),
-    [
-        (1, "checkpoint-10", signal.SIGKILL),
-        (0, "unfinished/checkpoint-10", signal.SIGKILL),
-        (1, "checkpoint-10", signal.SIGSTOP),
-    ],
-    ids=["a rank is killed", "the first rank is killed while it saves", "a rank hangs"],
-)
-def test_a_rank_that_fails_does_not_keep_the_training_from_its_end(
-    alone: Path, tmp_path: Path, rank: int, moment: str, number: signal.Signals
-) -> None:
-    run = tmp_path / "run"
-    overrides = ONE_EACH | {"training__save_steps": 5, "training__ddp_timeout": 20}
-    launcher = start([*TORCHRUN, *training(run, **overrides)])
-    wait_for(moment, run)
-    os.kill(rank_of(launcher, rank), number)
-    finish(launcher)
-    for checkpoint in checkpoints_of(run):
-        verify(checkpoint)
-    weights = load_file(alone / "checkpoint-30" / "model.safetensors")
-    for name, weight in load_file(run / "checkpoint-30" / "model.safetensors").items():
-        torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-4, msg=name)
-    shutil.rmtree(run)
