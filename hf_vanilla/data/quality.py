@@ -18,6 +18,7 @@ BROKEN = re.compile("\ufffd|[\u00c2\u00c3][\u0080-\u00bf\u0152-\u2122]|\u00e2\u2
 FAR_OFF = 4.0  # times the usual ratio of lengths
 BLOCK = 1000  # pairs among which a shift of lines shows
 LETTERS = 40  # of a text, by which its script is judged
+NO_SCRIPT = ""
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,18 @@ class Split:
     def __init__(self, name: str, corpora: Sequence[Corpus]):
         self.name = name
         self.corpora = corpora
-        pairs, sources = array("q"), array("q")
+        pairs = array("q")
         lengths, scripts = array("l"), array("l")
         copies, broken = array("b"), array("b")
-        self.scripts: list[str] = []
+        self.scripts = [NO_SCRIPT]  # those that occur: a text has the index of one
         for pair in read_pairs(corpora):
             source = "\t".join(pair.source)
             pairs.append(hash((source, pair.target)))
-            sources.append(hash(source))
             lengths.extend((len(source), len(pair.target)))
             scripts.extend((self._script(source), self._script(pair.target)))
             copies.append(source == pair.target)
             broken.append(bool(BROKEN.search(source) or BROKEN.search(pair.target)))
-        self.pairs, self.sources = np.array(pairs), np.array(sources)
+        self.pairs = np.array(pairs)
         self.lengths, self.script_ids = np.array(lengths).reshape(-1, 2), np.array(scripts).reshape(-1, 2)
         self.copies, self.broken = np.array(copies, dtype=bool), np.array(broken, dtype=bool)
 
@@ -74,7 +74,7 @@ class Split:
 def script_of(text: str) -> str:
     """The script of most letters, in the words of Unicode; empty if there are no letters."""
     scripts = Counter(_script_of_letter(letter) for letter in islice(filter(str.isalpha, text), LETTERS))
-    return scripts.most_common(1)[0][0] if scripts else ""
+    return scripts.most_common(1)[0][0] if scripts else NO_SCRIPT
 
 
 @lru_cache(maxsize=100_000)
@@ -89,20 +89,15 @@ def findings_in(split: Split, languages: tuple[str | None, str | None]) -> Itera
         yield from _found(split, split.copies, 0.01, "have a target that is a copy of the source", "take them out")
     yield from _found(split, split.broken, 0.001, "have broken characters", "read the text again in its own encoding")
     yield from _found(split, repeated(split.pairs), 0.2, "occur before in the same split", "take the repetitions out")
-    yield from _found(
-        *(split, far_off(split.lengths), 0.01),
-        f"have a target that is over {FAR_OFF:g} times longer or shorter than usual for the source",
-        "see whether they belong together",
-    )
+    odd = f"have a target that is over {FAR_OFF:g} times longer or shorter than usual for the source"
+    yield from _found(split, far_off(split.lengths), 0.01, odd, "see whether they belong together")
     for side, name in enumerate(("source", "target")):
-        usual = usual_script(split.script_ids[:, side], split.scripts)
+        scripts = split.script_ids[:, side]
+        usual = usual_script(scripts)
         if usual is not None:
-            others = (split.script_ids[:, side] != usual) & (split.script_ids[:, side] != no_script(split))
-            yield from _found(
-                *(split, others, 0.005),
-                f"have a {name} that is not in {split.scripts[usual].capitalize()} script",
-                "take out what is in another language",
-            )
+            others = (scripts != usual) & (scripts != 0)
+            foreign = f"have a {name} that is not in {split.scripts[usual].capitalize()} script"
+            yield from _found(split, others, 0.005, foreign, "take out what is in another language")
     shifted = first_shifted_block(split.lengths)
     if shifted is not None:
         yield Finding(
@@ -139,17 +134,13 @@ def far_off(lengths: np.ndarray) -> np.ndarray:
     return (np.abs(ratios - np.median(ratios)) > np.log(FAR_OFF)) & (lengths.max(axis=1) > 20) & (lengths.min(1) > 0)
 
 
-def usual_script(scripts: np.ndarray, names: Sequence[str]) -> int | None:
+def usual_script(scripts: np.ndarray) -> int | None:
     """The script of nearly all texts that have letters, if there is one."""
-    lettered = scripts[scripts != (names.index("") if "" in names else -1)]
+    lettered = scripts[scripts != 0]
     if len(lettered) == 0:
         return None
     counts = np.bincount(lettered)
     return int(counts.argmax()) if counts.max() > 0.8 * len(lettered) else None
-
-
-def no_script(split: Split) -> int:
-    return split.scripts.index("") if "" in split.scripts else -1
 
 
 def first_shifted_block(lengths: np.ndarray) -> int | None:
@@ -157,12 +148,8 @@ def first_shifted_block(lengths: np.ndarray) -> int | None:
     logs = np.log(np.maximum(lengths, 1))
     for start in range(0, len(logs) - BLOCK // 4, BLOCK):
         source, target = logs[start : start + BLOCK].T
-        own, before, after = (
-            correlation(source, target),
-            correlation(source[:-1], target[1:]),
-            correlation(source[1:], target[:-1]),
-        )
-        if max(before, after) > max(0.4, own + 0.3):
+        neighbours = max(correlation(source[:-1], target[1:]), correlation(source[1:], target[:-1]))
+        if neighbours > max(0.4, correlation(source, target) + 0.3):
             return start
     return None
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..data.quality import Finding, Split, all_findings
 from ..data.tokenizer import Encoder
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from .cpu import keep_freed_memory, make_fast_on_cpu
+from .cpu import make_fast_on_cpu
 from .recipe import Recipe
 from .run import Prepared, new_model, prepare, training_arguments
 
@@ -53,7 +54,7 @@ class Plan:
     batches: TokenBudgetBatches
     unseen: Mapping[str, np.ndarray]  # lengths of the other splits, in tokens
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         return lengths_of(self.prepared.train)
 
@@ -88,8 +89,6 @@ def check(recipe: Recipe, run: Path) -> Report:
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         arguments = training_arguments(recipe, Path(folder))
-        if arguments.use_cpu:
-            keep_freed_memory()
         prepared = prepare(recipe, Path(folder))
         plan = _plan(recipe, arguments, prepared)
         report = Report()
@@ -137,10 +136,8 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
 
 def _measured(plan: Plan) -> dict[str, Any]:
     """Time and memory, from a few steps with batches as they come."""
-    examples, collate = (
-        TrainingPairs(plan.prepared.train, plan.prepared.tokenizer),
-        PairCollator(plan.prepared.tokenizer.pad_token_id),
-    )
+    examples = TrainingPairs(plan.prepared.train, plan.prepared.tokenizer)
+    collate = PairCollator(plan.prepared.tokenizer.pad_token_id)
     device = plan.arguments.device
     model = plan.model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -156,10 +153,7 @@ def _measured(plan: Plan) -> dict[str, Any]:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
     a_step = float(np.mean(seconds[1:] or seconds)) * plan.arguments.gradient_accumulation_steps
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated()
-    else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_memory()
     return {
         "time": f"about {timedelta(seconds=round(a_step * plan.steps))} on this machine, validations not counted",
         "memory": f"{memory / 2**20:,.0f} MiB",
@@ -265,7 +259,7 @@ def _findings_of_room(plan: Plan, folder: Path) -> Iterator[Finding]:
             "make room, or lower training.save_total_limit",
         )
     if plan.arguments.use_cpu:
-        needed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        needed = peak_memory()
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if needed > 0.9 * there:
             yield Finding(
@@ -276,6 +270,11 @@ def _findings_of_room(plan: Plan, folder: Path) -> Iterator[Finding]:
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def peak_memory() -> int:
+    """Bytes of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def every(steps: float, total: int) -> int:

@@ -33,13 +33,13 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def manifest_of(checkpoint: Path, step: int, processes: int) -> str:
+def manifest_of(checkpoint: Path, step: int) -> str:
     """What a checkpoint consists of: size and checksum of every file."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     entries = {
         str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": _sha256(path)} for path in files
     }
-    return _with_checksum({"step": step, "processes": processes, "files": entries})
+    return _with_checksum({"step": step, "files": entries})
 
 
 def verify(checkpoint: Path) -> None:
@@ -72,13 +72,13 @@ def _read_manifest(file: Path) -> dict[str, Any]:
         text = file.read_bytes().decode()
         facts: dict[str, Any] = json.loads(text)
         facts.pop("sha256")
-        if _with_checksum(facts) == text:
-            return facts
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{file} is missing") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
-        pass
-    raise DamagedCheckpointError(f"{file} is not what was saved")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DamagedCheckpointError(f"{file} is not what was saved: {error}") from None
+    if _with_checksum(facts) != text:
+        raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
+    return facts
 
 
 def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: bool) -> list[Path]:

@@ -28,10 +28,12 @@ def keep_freed_memory() -> None:
 
 def make_fast_on_cpu(model: PreTrainedModel) -> None:
     """
-    Choose what computes the same faster: plain matrix products for attention, and quicker random numbers for dropout.
+    Choose what computes the same faster: plain matrix products for attention, quicker random numbers for dropout, and
+    memory that is kept.
 
     The backward pass of PyTorch's fused attention is slow on CPUs for sentences.
     """
+    keep_freed_memory()
     model.set_attn_implementation("eager")
     for module in list(model.modules()):
         for name, child in module.named_children():

@@ -91,7 +91,7 @@ class Recipe:
 def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe; each override is `section.key=value`, its value in YAML."""
     try:
-        recipe = yaml.load(file.read_text(encoding="utf-8"), _Yaml)  # noqa: S506 -- a SafeLoader
+        recipe = _parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecipeError(f"{file}: cannot be read: {error}") from None
     recipe = {} if recipe is None else recipe
@@ -121,7 +121,7 @@ MAY_CHANGE = (
 
 def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
     """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
-    before, now = (_flat(yaml.load(text, _Yaml)) for text in (file.read_text(encoding="utf-8"), recipe.text))  # noqa: S506
+    before, now = (_flat(_parsed(text)) for text in (file.read_text(encoding="utf-8"), recipe.text))
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
         for key in sorted(before.keys() | now.keys())
@@ -132,6 +132,10 @@ def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
             f"{file.parent} was begun with another recipe: {', '.join(changed)}; choose another --output, or go on "
             "with what it was begun with"
         )
+
+
+def _parsed(text: str) -> Any:
+    return yaml.load(text, _Yaml)  # noqa: S506 -- a SafeLoader
 
 
 def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -274,7 +278,7 @@ def _override(recipe: dict[str, Any], override: str) -> None:
         place = place.setdefault(parent, {})
         _mapping(place, name)
     try:
-        place[key] = yaml.load(text, _Yaml)  # noqa: S506 -- a SafeLoader
+        place[key] = _parsed(text)
     except yaml.YAMLError:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
 

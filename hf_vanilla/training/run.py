@@ -32,7 +32,7 @@ from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .checkpoints import average_checkpoints
-from .cpu import keep_freed_memory, make_fast_on_cpu
+from .cpu import make_fast_on_cpu
 from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError, refuse_another_recipe
 from .saving import newest_whole_checkpoint, only_writer
@@ -84,8 +84,6 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
     arguments = training_arguments(recipe, run)  # they also say how the processes meet: before anything asks for them
     with only_writer(run) if PartialState().is_main_process else nullcontext():
         set_seed(arguments.seed)
-        if arguments.use_cpu:
-            keep_freed_memory()
         with PartialState().main_process_first():
             prepared = prepare(recipe, run)
         model = new_model(recipe, prepared.tokenizer)
@@ -93,9 +91,8 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
             make_fast_on_cpu(model)
         stop = StopOnSignal()
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
-        checkpoint = broadcast_object_list([newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None])[
-            0
-        ]
+        found = [newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None]
+        checkpoint = broadcast_object_list(found)[0]
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if stop.signal:
             raise TrainingStoppedError(stop.signal, trainer.state.global_step)

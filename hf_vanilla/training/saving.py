@@ -31,11 +31,11 @@ def unfinished(run: Path) -> Path:
     return run / "unfinished"
 
 
-def seal(folder: Path, step: int, processes: int) -> None:
+def seal(folder: Path, step: int) -> None:
     """Have all files of a checkpoint reach the disk, then its manifest."""
     for path in folder.rglob("*"):
         sync(path)
-    write_whole(folder / MANIFEST, manifest_of(folder, step, processes))
+    write_whole(folder / MANIFEST, manifest_of(folder, step))
 
 
 def publish(folder: Path, destination: Path) -> None:
@@ -87,6 +87,23 @@ def move_files(folder: Path, destination: Path) -> None:
         file.replace(target)
     shutil.rmtree(folder)
     sync(destination)
+
+
+@contextmanager
+def explained(what: str, folder: Path, run: Path) -> Iterator[None]:
+    """Say where and after how much the writing of something failed, and remove what there is of it."""
+    try:
+        yield
+    except Exception as error:  # the tokenizer raises nothing more precise
+        written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        shutil.rmtree(folder, ignore_errors=True)
+        kept = [checkpoint.name for checkpoint in checkpoints_of(run)]
+        raise SavingError(
+            f"{what} could not be written to {folder}, after {written / 2**20:.1f} MiB, "
+            f"{shutil.disk_usage(run).free / 2**20:.1f} MiB free: {error}; "
+            f"{f'{kept[-1]} is still good' if kept else 'there is no earlier checkpoint'}: "
+            "make room, then the same command goes on from there"
+        ) from error
 
 
 @contextmanager

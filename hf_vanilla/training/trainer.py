@@ -1,10 +1,8 @@
 """The thinnest possible Seq2SeqTrainer."""
 
 import math
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
-from .checkpoints import STATE, checkpoints_of
-from .saving import SavingError, keep_newest, move_files, publish, seal, unfinished
+from .checkpoints import STATE
+from .saving import explained, keep_newest, move_files, publish, seal, unfinished
 
 Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
 
@@ -97,7 +95,7 @@ class VanillaTrainer(Seq2SeqTrainer):
         if output_dir is not None:
             return super().save_model(output_dir, _internal_call)
         aside = unfinished(self.run) / "model"
-        with self._explained("the model", aside):
+        with explained("the model", aside, self.run):
             super().save_model(str(aside), _internal_call)
             if self.args.should_save:
                 move_files(aside, self.run)
@@ -107,16 +105,18 @@ class VanillaTrainer(Seq2SeqTrainer):
         """Trainer's, but nothing has the name of a checkpoint before it is complete."""
         step = self.state.global_step
         aside, checkpoint = (folder / f"checkpoint-{step}" for folder in (unfinished(self.run), self.run))
-        with self._explained(f"the checkpoint of step {step}", aside):
+        with explained(f"the checkpoint of step {step}", aside, self.run):
             self.is_saving = True
-            super()._save_checkpoint(model, trial)
-            self.is_saving = False
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.is_saving = False
             best = self.state.best_global_step
             self.state.best_model_checkpoint = str(self.run / f"checkpoint-{best}") if best else None
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.state.save_to_json(str(aside / STATE))
-                seal(aside, step, self.args.world_size)
+                seal(aside, step)
                 publish(aside, checkpoint)
                 best_checkpoint = Path(self.state.best_model_checkpoint or checkpoint)
                 keep_newest(self.run, self.save_total_limit, {checkpoint, best_checkpoint})
@@ -143,21 +143,6 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(unfinished(self.run)) if self.is_saving else super()._get_output_dir(trial)
-
-    @contextmanager
-    def _explained(self, what: str, folder: Path) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # the tokenizer raises nothing more precise
-            written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            shutil.rmtree(folder, ignore_errors=True)
-            kept = [checkpoint.name for checkpoint in checkpoints_of(self.run)]
-            raise SavingError(
-                f"{what} could not be written to {folder}, after {written / 2**20:.1f} MiB, "
-                f"{shutil.disk_usage(self.run).free / 2**20:.1f} MiB free: {error}; "
-                f"{f'{kept[-1]} is still good' if kept else 'there is no earlier checkpoint'}: "
-                "make room, then the same command goes on from there"
-            ) from error
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

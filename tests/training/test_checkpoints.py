@@ -30,7 +30,7 @@ def write(tmp_path: Path) -> Write:
         weights = {"a": torch.randn(3, 2), "b": torch.randn(4).bfloat16()}
         save_file(weights, folder / "model.safetensors")
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": []}))
-        seal(folder, step, processes=1)
+        seal(folder, step)
         return weights
 
     return checkpoint
@@ -73,7 +73,7 @@ def test_what_cannot_be_averaged_is_refused(write: Write, tmp_path: Path) -> Non
     save_file({"other": torch.ones(1)}, tmp_path / "checkpoint-2" / "model.safetensors")
     with pytest.raises(DamagedCheckpointError, match=r"checkpoint-2/manifest.json is missing"):
         average_weights([tmp_path / "checkpoint-2"])
-    seal(tmp_path / "checkpoint-2", 2, processes=1)
+    seal(tmp_path / "checkpoint-2", 2)
     with pytest.raises(ValueError, match=r"checkpoint-2 has other weights than .*checkpoint-1"):
         average_weights([tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"])
 

@@ -1,7 +1,6 @@
 """The same training on one process, on two, on two machines and sharded."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from trial_kills import command
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 SCRIPT = str(ROOT / "scripts" / "train.py")
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch")
 COMPARABLE = {"model__dropout": 0, "training__bf16": False, "training__max_steps": 30, "training__save_steps": 15}
 
@@ -28,7 +26,7 @@ def training(run: Path, **overrides: object) -> list[str]:
 
 
 def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(*launchers: subprocess.Popen[str]) -> str:
