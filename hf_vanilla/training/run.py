@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,9 @@ def training_arguments(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
     chosen |= {"metric_for_best_model": recipe.metric, "greater_is_better": recipe.greater_is_better}
     chosen.setdefault("use_cpu", not torch.accelerator.is_available())
     chosen.setdefault("bf16", "fp16" not in chosen and bfloat16_is_fast())
+    if chosen["use_cpu"] and "ddp_timeout" in chosen:
+        # Of TrainingArguments, processes on CPUs would learn no timeout, and wait half an hour for one that hangs.
+        PartialState(cpu=True, timeout=timedelta(seconds=chosen["ddp_timeout"]))
     try:
         return Seq2SeqTrainingArguments(output_dir=str(run), **chosen)
     except (ValueError, TypeError, OSError) as error:

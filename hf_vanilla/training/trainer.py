@@ -122,8 +122,11 @@ class VanillaTrainer(Seq2SeqTrainer):
                 keep_newest(self.run, self.save_total_limit, {checkpoint, best_checkpoint})
         self.accelerator.wait_for_everyone()
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Trainer's, which takes a step before it looks whether a training that it goes on with is complete."""
+    def _run_epoch(self, *args: Any, epoch: int, **kwargs: Any) -> None:
+        """
+        Trainer's, which takes a step before it looks whether a training that it goes on with is complete, and which
+        does not tell the epoch to the sampler in which several processes go on.
+        """
         early_stops = [
             callback for callback in self.callback_handler.callbacks if isinstance(callback, EarlyStoppingCallback)
         ]
@@ -133,7 +136,8 @@ class VanillaTrainer(Seq2SeqTrainer):
         if is_stopped_early or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
         else:
-            super()._run_epoch(*args, **kwargs)
+            self.train_batches.set_epoch(epoch)
+            super()._run_epoch(*args, epoch=epoch, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Trainer's, which takes weights that are shared, and saved once, for missing."""

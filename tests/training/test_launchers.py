@@ -1,9 +1,12 @@
 """The same training on one process, on two, on two machines and sharded."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from safetensors.torch import load_file
 from trial_kills import command
+
+from hf_vanilla.training.checkpoints import checkpoints_of, verify
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -74,9 +79,13 @@ def assert_same_training(found: Path, expected: Path) -> None:
     assert losses == pytest.approx(expected_losses, abs=1e-4)
     for entry, other in zip(validations, expected_validations, strict=True):
         assert entry == pytest.approx(other, abs=1e-3)
-    weights = load_file(expected / "model.safetensors")
-    for name, weight in load_file(found / "model.safetensors").items():
-        torch.testing.assert_close(weight, weights[name], rtol=0, atol=1e-4, msg=name)
+    assert_same_weights(found, expected, 1e-4)
+
+
+def assert_same_weights(found: Path, expected: Path, tolerance: float) -> None:
+    weights = load_file(expected / "checkpoint-30" / "model.safetensors")
+    for name, weight in load_file(found / "checkpoint-30" / "model.safetensors").items():
+        torch.testing.assert_close(weight, weights[name], rtol=0, atol=tolerance, msg=name)
 
 
 ONE_EACH = {"training__gradient_accumulation_steps": 1}
@@ -104,3 +113,68 @@ def test_a_sharded_model_takes_the_steps_of_one(alone: Path, tmp_path: Path) -> 
 def test_every_file_for_accelerate_is_one(file: Path) -> None:
     assert load_config_from_file(str(file)).num_processes == 2
     _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(file), SCRIPT]))
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=3")
+TORCHRUN += ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+
+
+def rank_of(launcher: subprocess.Popen[str], rank: int) -> int:
+    """The process of a rank."""
+    for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise AssertionError(f"there is no rank {rank}")
+
+
+def wait_for(what: str, run: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not any(run.glob(what)):
+        assert time.monotonic() < deadline, f"no {what} in {run}"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank", "moment", "number"),
+    [
+        (TORCHRUN, 1, "checkpoint-10", signal.SIGKILL),
+        (on("cpu.yaml", "--rdzv_backend=c10d", "--max_restarts=3"), 1, "checkpoint-10", signal.SIGKILL),
+        (TORCHRUN, 0, "unfinished/checkpoint-10", signal.SIGKILL),
+        (TORCHRUN, 1, "checkpoint-10", signal.SIGSTOP),
+    ],
+    ids=["a rank is killed", "the same with accelerate", "the first rank is killed while it saves", "a rank hangs"],
+)
+def test_a_rank_that_fails_does_not_keep_the_training_from_its_end(
+    alone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: Sequence[str],
+    rank: int,
+    moment: str,
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else new ranks find addresses of the old ones
+    run = tmp_path / "run"
+    started = start([*launcher, *training(run, **ONE_EACH, training__save_steps=5, training__ddp_timeout=10)])
+    wait_for(moment, run)
+    failing = rank_of(started, rank)
+    os.kill(failing, number)
+    said = finish(started)
+    assert f"(pid: {failing})" in said or "Timed out" in said  # the launcher saw it fail
+    for checkpoint in checkpoints_of(run):
+        verify(checkpoint)
+    assert_same_weights(run, alone, 1e-6)
+
+
+def test_without_restarts_the_same_command_goes_on(tmp_path: Path) -> None:
+    overrides = ONE_EACH | {"training__save_steps": 5, "model__dropout": 0.3}
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    finish(start([*on("cpu.yaml"), *training(unbroken, **overrides)]))
+    killed = start([*on("cpu.yaml"), *training(broken, **overrides)])
+    wait_for("checkpoint-10", broken)  # in mid-epoch
+    os.kill(rank_of(killed, 0), signal.SIGKILL)
+    killed.communicate(timeout=240)
+    assert killed.returncode != 0
+    finish(start([*on("cpu.yaml"), *training(broken, **overrides)]))
+    assert curve(broken) == curve(unbroken)
+    assert_same_weights(broken, unbroken, 1e-6)
