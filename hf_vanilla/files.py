@@ -1,6 +1,7 @@
 """How files are written."""
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -20,3 +21,9 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def free_space(path: Path) -> int:
+    """Bytes that are free where something is, or would be."""
+    absolute = path.absolute()
+    return shutil.disk_usage(next(place for place in (absolute, *absolute.parents) if place.exists())).free

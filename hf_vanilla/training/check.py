@@ -3,7 +3,6 @@
 import math
 import os
 import resource
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from ..data.corpus import read_pairs
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..data.quality import Finding, Split, all_findings
 from ..data.tokenizer import Encoder
+from ..files import free_space
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .cpu import make_fast_on_cpu
 from .recipe import Recipe
@@ -100,7 +100,7 @@ def check(recipe: Recipe, run: Path) -> Report:
         report.findings += _findings_of_tokens(plan, training, texts)
         report.findings += _findings_of_recipe(plan)
         report.facts |= _measured(plan)
-        report.findings += _findings_of_room(plan, _existing(run))
+        report.findings += _findings_of_room(plan, free_space(run))
     return report
 
 
@@ -251,8 +251,7 @@ def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
         )
 
 
-def _findings_of_room(plan: Plan, folder: Path) -> Iterator[Finding]:
-    free = shutil.disk_usage(folder).free
+def _findings_of_room(plan: Plan, free: int) -> Iterator[Finding]:
     if plan.bytes_on_disk > free:
         yield Finding(
             f"the run needs {plan.bytes_on_disk / 2**20:,.0f} MiB on disk, and {free / 2**20:,.0f} MiB are free",
@@ -266,10 +265,6 @@ def _findings_of_room(plan: Plan, folder: Path) -> Iterator[Finding]:
                 f"a step takes {needed / 2**20:,.0f} MiB of memory, and this machine has {there / 2**20:,.0f}",
                 "lower training.max_tokens and raise training.gradient_accumulation_steps",
             )
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def peak_memory() -> int:

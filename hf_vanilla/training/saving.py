@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..files import sync, write_whole
+from ..files import free_space, sync, write_whole
 from .checkpoints import MANIFEST, DamagedCheckpointError, checkpoints_of, manifest_of, verify
 from .progress import say
 
@@ -100,7 +100,7 @@ def explained(what: str, folder: Path, run: Path) -> Iterator[None]:
         kept = [checkpoint.name for checkpoint in checkpoints_of(run)]
         raise SavingError(
             f"{what} could not be written to {folder}, after {written / 2**20:.1f} MiB, "
-            f"{shutil.disk_usage(run).free / 2**20:.1f} MiB free: {error}; "
+            f"{free_space(run) / 2**20:.1f} MiB free: {error}; "
             f"{f'{kept[-1]} is still good' if kept else 'there is no earlier checkpoint'}: "
             "make room, then the same command goes on from there"
         ) from error

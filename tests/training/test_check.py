@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,7 +158,7 @@ def test_faults_of_the_recipe_are_found(tmp_path: Path, overrides: list[str], fo
 
 
 def test_too_little_room_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    monkeypatch.setattr(checking, "free_space", lambda _: 1)
     monkeypatch.setattr(checking.os, "sysconf", lambda _: 1000)
     found = " ".join(map(str, checked(tmp_path, corpus()).findings))
     assert "MiB on disk, and 0 MiB are free: make room" in found

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,57 @@ def test_a_run_directory_that_is_gone_or_cannot_be_written_is_named(tmp_path: Pa
     trainer = trainer_with_a_checkpoint(tmp_path / "run", limit=5)
     shutil.rmtree(trainer.run)
     trainer.run.write_text("a file is in its place")
+    with pytest.raises(SavingError, match=rf"could not be written to {trainer.run}.*there is no earlier checkpoint"):
+        trainer._save_checkpoint(trainer.model, None)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Where any user may look."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # noqa: S103
+        yield Path(folder)
+
+
+@contextmanager
+def without_the_rights_of_root() -> Iterator[None]:
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_a_run_directory_that_became_read_only_is_named_and_stays_as_it_was(open_folder: Path) -> None:
+    trainer = trainer_with_a_checkpoint(open_folder / "run", limit=5)
+    trainer.state.global_step = 2
+    shutil.rmtree(unfinished(trainer.run), ignore_errors=True)
+    trainer.run.chmod(0o555)
+    before = sorted(trainer.run.rglob("*"))
+    with without_the_rights_of_root(), pytest.raises(SavingError) as failure:
+        trainer._save_checkpoint(trainer.model, None)
+    trainer.run.chmod(0o755)
+    message = f"the checkpoint of step 2 could not be written to {unfinished(trainer.run)}"
+    assert str(failure.value).startswith(message)
+    assert "Permission denied" in str(failure.value)
+    assert "checkpoint-1 is still good" in str(failure.value)
+    assert sorted(trainer.run.rglob("*")) == before
+    assert newest_whole_checkpoint(trainer.run) == trainer.run / "checkpoint-1"
+
+
+def test_a_run_directory_that_is_removed_while_a_checkpoint_is_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_with_a_checkpoint(tmp_path / "run", limit=5)
+
+    def removed(folder: Path, step: int) -> None:
+        shutil.rmtree(trainer.run)
+        seal(folder, step)
+
+    monkeypatch.setattr("hf_vanilla.training.trainer.seal", removed)
     with pytest.raises(SavingError, match=rf"could not be written to {trainer.run}.*there is no earlier checkpoint"):
         trainer._save_checkpoint(trainer.model, None)
 
