@@ -230,7 +230,7 @@ def test_a_run_directory_that_is_gone_or_cannot_be_written_is_named(tmp_path: Pa
 def open_folder() -> Iterator[Path]:
     """Where any user may look."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # noqa: S103
+        Path(folder).chmod(0o755)
         yield Path(folder)
 
 
