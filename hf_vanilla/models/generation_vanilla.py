@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
-from transformers.generation import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from .search_vanilla import IncrementalDecoder, Search, beam_search, greedy_search
 
 KEYS = ("length_penalty_type", "max_length_beyond_source")
 LENGTH_PENALTY_TYPES = (None, "gnmt")
@@ -33,6 +42,11 @@ class MaxLengthBeyondSource(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
         return input_ids.shape[1] >= limits
+
+
+PLAIN_CRITERIA = (MaxLengthCriteria, EosTokenCriteria, MaxLengthBeyondSource)
+PLAIN_ARGUMENTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "output_attentions"}
+PLAIN_ARGUMENTS |= {"output_hidden_states", "logits_to_keep"}
 
 
 class VanillaGenerationMixin(GenerationMixin):
@@ -118,6 +132,81 @@ class VanillaGenerationMixin(GenerationMixin):
         if generation_config.max_length_beyond_source is not None:
             criteria.append(MaxLengthBeyondSource(generation_config._length_limits))
         return criteria
+
+    def _beam_search(
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Our own search where it finds the same, transformers' where more is asked for than targets."""
+        arguments = input_ids, logits_processor, stopping_criteria, generation_config
+        if not synced_gpus and self._is_plain(*arguments, model_kwargs):
+            return beam_search(*self._search(input_ids, generation_config, model_kwargs))[0]
+        return super()._beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
+
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """The same; on accelerators transformers' greedy search has the advantage of not waiting for any step."""
+        arguments = input_ids, logits_processor, stopping_criteria, generation_config
+        is_on_cpu = input_ids.device.type == "cpu" and streamer is None
+        if is_on_cpu and not synced_gpus and self._is_plain(*arguments, model_kwargs):
+            return greedy_search(*self._search(input_ids, generation_config, model_kwargs))
+        return super()._sample(*arguments, synced_gpus=synced_gpus, streamer=streamer, **model_kwargs)
+
+    def _is_plain(
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+    ) -> bool:
+        """Whether nothing is asked for but the best targets, from their first token on."""
+        cache = model_kwargs.get("past_key_values")
+        return (
+            input_ids.shape[1] == 1
+            and not config.do_sample
+            and not config.return_dict_in_generate
+            and not logits_processor
+            and all(type(criterion) in PLAIN_CRITERIA for criterion in stopping_criteria)
+            and config._eos_token_tensor is not None
+            and self.config.vocab_size >= (1 + len(config._eos_token_tensor)) * config.num_beams
+            and self.config._attn_implementation in ("eager", "sdpa")
+            and set(model_kwargs) <= PLAIN_ARGUMENTS
+            and isinstance(cache, EncoderDecoderCache)
+            and type(cache.self_attention_cache) is DynamicCache
+            and cache.get_seq_length() == 0
+            and getattr(self, "hf_device_map", None) is None
+            and not self.tp_size
+        )
+
+    def _search(
+        self, input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]
+    ) -> tuple[IncrementalDecoder, Search]:
+        sources = model_kwargs["encoder_outputs"].last_hidden_state[:: config.num_beams]
+        mask = model_kwargs.get("attention_mask")
+        start = input_ids[:: config.num_beams, 0]
+        limits = torch.full_like(start, config.max_length)
+        if config.max_length_beyond_source is not None:
+            limits = limits.minimum(config._length_limits)
+        eos, pad = config._eos_token_tensor, config._pad_token_tensor
+        # As in transformers, where beam search takes a padding token of number 0 for none.
+        fill = int(pad) if config.num_beams == 1 or (pad is not None and int(pad)) else int(eos[0])
+        decoder = IncrementalDecoder(self, sources, None if mask is None else mask[:: config.num_beams])
+        names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length")
+        return decoder, Search(start, limits, eos, fill, **{name: getattr(config, name) for name in names})
 
 
 def _length_limits(sources: Tensor, model_kwargs: dict[str, Any], beyond: int) -> Tensor:

@@ -1,0 +1,192 @@
+"""Our own greedy and beam search: what transformers' own finds, with less work."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, StoppingCriteria, TextStreamer
+
+from hf_vanilla import VanillaForConditionalGeneration as Model
+from hf_vanilla.models import generation_vanilla
+from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
+
+BOS, PAD, EOS = 0, 1, 2
+VOCAB, SENTENCES = 41, 24
+
+Source = dict[str, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def make_decided(make_model: Callable[..., Model]) -> Callable[..., Model]:
+    """Random models that end early and late and prefer some tokens, in float64: what is near is not equal."""
+
+    def make(seed: int = 1, **changes: object) -> Model:
+        torch.manual_seed(seed)
+        model = make_model(vocab_size=VOCAB, tie_word_embeddings=False, **changes).double()
+        model.lm_head.weight.mul_(1.5)
+        model.lm_head.weight[EOS] *= 1.3
+        model.generation_config.max_length = 30
+        return model
+
+    return make
+
+
+@pytest.fixture
+def source() -> Source:
+    lengths = torch.randint(1, 12, (SENTENCES,))
+    ids = torch.randint(3, VOCAB, (SENTENCES, 12))
+    mask = (torch.arange(12) <= lengths[:, None]).long()
+    return {"input_ids": ids.where(mask.bool(), PAD), "attention_mask": mask}
+
+
+class Recorder:
+    """Counts how often our own searches are taken, and keeps the scores that they return."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.times, self.scores = 0, torch.empty(0)
+        self.beam_search, self.greedy_search = generation_vanilla.beam_search, generation_vanilla.greedy_search
+        monkeypatch.setattr(generation_vanilla, "beam_search", self._beam_search)
+        monkeypatch.setattr(generation_vanilla, "greedy_search", self._greedy_search)
+
+    def _beam_search(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        self.times += 1
+        targets, self.scores = self.beam_search(*arguments)
+        return targets, self.scores
+
+    def _greedy_search(self, *arguments: Any) -> Tensor:
+        self.times += 1
+        return self.greedy_search(*arguments)
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    return Recorder(monkeypatch)
+
+
+def theirs(model: Model, source: Source, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """What transformers' own search finds, called past ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VanillaGenerationMixin, "_beam_search", GenerationMixin._beam_search)
+        patch.setattr(VanillaGenerationMixin, "_sample", GenerationMixin._sample)
+        found = model.generate(**source, **options, return_dict_in_generate=True, output_scores=True)
+    return found.sequences, found.get("sequences_scores")
+
+
+STOPS = [False, True, "never"]
+LIMITS = [{}, {"max_new_tokens": 5}, {"max_length_beyond_source": 2}]
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("num_beams", [1, 2, 3, 5, 8])
+def test_the_same_targets_and_scores(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder, num_beams: int, norm_first: bool
+) -> None:
+    model = make_decided(seed=num_beams, norm_first=norm_first)
+    searches = (
+        [{}]
+        if num_beams == 1
+        else [
+            {"early_stopping": stop, "length_penalty": penalty} for stop in STOPS for penalty in (-1.0, 0.0, 1.0, 2.5)
+        ]
+    )
+    if num_beams > 1:
+        searches += [{"length_penalty_type": "gnmt", "length_penalty": 0.6, "early_stopping": stop} for stop in STOPS]
+        searches += [{"num_return_sequences": number} for number in (2, num_beams)]
+    lengths = set()
+    for search in searches:
+        for limit in LIMITS:
+            options = {"num_beams": num_beams} | search | limit
+            targets, scores = theirs(model, source, **options)
+            times = ours.times
+            found = model.generate(**source, **options)
+            assert ours.times == times + 1
+            torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
+            if scores is not None:
+                torch.testing.assert_close(ours.scores, scores, msg=str(options))
+            lengths |= set((found != PAD).sum(-1).tolist())
+    assert len(lengths) > 10
+
+
+def test_a_padding_token_of_number_0_and_several_that_end(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder
+) -> None:
+    ids = {"pad_token_id": 0, "bos_token_id": PAD, "decoder_start_token_id": PAD, "eos_token_id": [EOS, 7, 9]}
+    model = make_decided()
+    model.lm_head.weight[7] *= 1.3
+    model.generation_config.update(**ids)
+    for options in ({}, {"num_beams": 4}, {"num_beams": 3, "num_return_sequences": 3}):
+        targets, _ = theirs(model, source, **options)
+        torch.testing.assert_close(model.generate(**source, **options), targets, rtol=0, atol=0)
+    assert ours.times == 3
+
+
+class Never(StoppingCriteria):
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": 3},
+        {"return_dict_in_generate": True},
+        {"do_sample": True},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"stopping_criteria": [Never()]},
+        {"decoder_input_ids": torch.full((SENTENCES, 2), 5)},
+        {"max_time": 100.0},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_transformers_own_search_is_taken_where_more_is_asked_for(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder, option: dict[str, Any], num_beams: int
+) -> None:
+    make_decided().generate(**source, **option, num_beams=num_beams)
+    assert ours.times == 0
+
+
+def test_a_streamer_gets_its_tokens(make_decided: Callable[..., Model], source: Source, ours: Recorder) -> None:
+    class Kept(TextStreamer):
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+
+        def put(self, value: Tensor) -> None:
+            self.tokens += value.flatten().tolist()
+
+        def end(self) -> None:
+            pass
+
+    kept = Kept()
+    found = make_decided().generate(input_ids=source["input_ids"][:1], streamer=kept)
+    assert kept.tokens == found[0].tolist()
+    assert ours.times == 0
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_what_is_finished_is_not_computed_any_more(
+    make_decided: Callable[..., Model], source: Source, num_beams: int
+) -> None:
+    model = make_decided()
+    rows: dict[str, list[int]] = {"head": [], "keys": []}
+    model.lm_head.register_forward_hook(lambda _, inputs, __: rows["head"].append(inputs[0].shape[0]))
+    cross_attention = model.get_decoder().layers[0].cross_attn
+    cross_attention.k_proj.register_forward_hook(lambda _, inputs, __: rows["keys"].append(inputs[0].shape[0]))
+    found = model.generate(**source, num_beams=num_beams, max_length_beyond_source=2)
+    assert rows["keys"] == [SENTENCES]  # of each sentence once, whatever the number of hypotheses
+    assert rows["head"][0] == SENTENCES
+    afterwards = rows["head"][1:]
+    assert afterwards == sorted(afterwards, reverse=True)
+    assert afterwards[-1] < afterwards[0] / 2
+    if num_beams == 1:
+        assert sum(rows["head"]) == int((found[:, 1:] != PAD).sum())
