@@ -151,6 +151,59 @@ def evaluate(run: Path, split: str, as_json: bool) -> None:
         show(measure(run, split), as_json)
 
 
+rounds_option = click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True, help="How often to measure each, in turn."
+)
+
+
+@main.group()
+def benchmark() -> None:
+    """Measure this package and its peers side by side, as ratios."""
+
+
+@benchmark.command("training")
+@recipe_argument
+@overrides_argument
+@click.option("--steps", type=click.IntRange(5), default=60, show_default=True, help="How many to measure.")
+@rounds_option
+@json_option
+def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:
+    """Train RECIPE for some steps, with this package and with Trainer and a model of transformers."""
+    with clear_errors():
+        from .benchmark.training import compare_training
+
+        show_rows(compare_training(recipe, overrides, steps, rounds), as_json)
+
+
+@benchmark.command("generation")
+@run_argument
+@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="How many of the test set.")
+@rounds_option
+@json_option
+def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) -> None:
+    """Translate the test set of RUN with this package, and with a model of transformers that has its weights."""
+    with clear_errors():
+        from .benchmark.generation import compare_generation
+
+        show_rows(compare_generation(run, sentences, rounds), as_json)
+
+
+@benchmark.command("start")
+@rounds_option
+@json_option
+def benchmark_start(rounds: int, as_json: bool) -> None:
+    """How long it takes to import this package, and to show its help."""
+    from .benchmark.start import compare_start
+
+    show_rows(compare_start(rounds), as_json)
+
+
+def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    from .benchmark.rounds import table
+
+    click.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+
+
 @main.command()
 @json_option
 def env(as_json: bool) -> None:

@@ -1,0 +1,1 @@
+"""This package and its peers, side by side on the same machine in the same run."""

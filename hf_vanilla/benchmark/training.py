@@ -1,0 +1,159 @@
+"""How fast a recipe trains: this package, and transformers' own classes on the same data."""
+
+import json
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import harmonic_mean
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+
+from ..data.batching import TokenBudgetBatches
+from ..data.dataset import lengths_of
+from ..training.recipe import Recipe, load_recipe
+from ..training.run import Prepared, new_model, prepare, train, training_arguments
+from .peers import peer_of
+from .rounds import Figures, Row, measured_rows
+
+WARM_UP = 5  # steps that are not measured
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe whose data is prepared in a folder, and how many of its steps to measure."""
+
+    recipe: Path
+    overrides: tuple[str, ...]
+    prepared: Path
+    steps: int
+
+    def load(self) -> Recipe:
+        measured: dict[str, Any] = {
+            "max_steps": WARM_UP + self.steps,
+            "logging_steps": WARM_UP,
+            "average_checkpoints": 1,
+        }
+        measured |= {"eval_strategy": "no", "save_strategy": "no"}
+        overrides = [f"training.{key}={value}" for key, value in measured.items()]
+        return load_recipe(self.recipe, [*self.overrides, *overrides])
+
+
+def compare_training(recipe: Path, overrides: Sequence[str], steps: int, rounds: int) -> list[Row]:
+    """Target tokens per second, padding not counted, and peak memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(recipe, tuple(overrides), Path(folder), steps)
+        prepare(job.load(), job.prepared)
+        contenders = {
+            "hf_vanilla": partial(train_ours, job),
+            "transformers, Seq2SeqTrainer's defaults": partial(train_theirs, job),
+            "transformers, bf16 and grouped by length": partial(
+                train_theirs, job, bf16=True, train_sampling_strategy="group_by_length"
+            ),
+        }
+        return measured_rows(recipe.stem, contenders, rounds)
+
+
+def train_ours(job: Job) -> Figures:
+    """Through all of the command `train` but its validations."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        shutil.copytree(job.prepared, run)
+        train(job.load(), run, lambda *_: [], lambda *_: {})
+        logs = [entry for entry in json.loads((run / "history.json").read_text()) if "loss" in entry]
+    return {
+        "tokens per second": harmonic_mean([entry["target_tokens_per_second"] for entry in logs[1:]]),
+        "MiB": peak_memory(),
+    }
+
+
+def train_theirs(job: Job, **arguments: Any) -> Figures:
+    """Batches of as many sentences as ours have on average."""
+    recipe = job.load()
+    with tempfile.TemporaryDirectory() as folder:
+        prepared, ours = prepare(recipe, job.prepared), training_arguments(recipe, Path(folder))
+        model = peer_of(new_model(recipe, prepared.tokenizer).config)
+        meter = Meter()
+        trainer = Seq2SeqTrainer(
+            model,
+            Seq2SeqTrainingArguments(
+                folder,
+                per_device_train_batch_size=batch_size_of(recipe, prepared),
+                max_steps=WARM_UP + job.steps,
+                label_smoothing_factor=recipe.model.get("label_smoothing", 0.1),
+                learning_rate=ours.learning_rate,
+                save_strategy="no",
+                logging_strategy="no",
+                use_cpu=ours.use_cpu,
+                disable_tqdm=True,
+                **arguments,
+            ),
+            train_dataset=Rows(prepared),
+            data_collator=CountingCollator(prepared.tokenizer, model, meter),
+            callbacks=[meter],
+        )
+        trainer.train()
+    return {"tokens per second": meter.tokens / meter.seconds, "MiB": peak_memory()}
+
+
+def batch_size_of(recipe: Recipe, prepared: Prepared) -> int:
+    return len(prepared.train) // len(TokenBudgetBatches(lengths_of(prepared.train), recipe.training.max_tokens))
+
+
+class Rows(Dataset[dict[str, list[int]]]):
+    """The same pairs with the names that transformers' collator knows."""
+
+    def __init__(self, prepared: Prepared):
+        self.sources, self.targets = prepared.train["source_ids"][:], prepared.train["target_ids"][:]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return {"input_ids": self.sources[index], "labels": self.targets[index]}
+
+
+class Meter(TrainerCallback):
+    """Tokens and seconds of the measured steps."""
+
+    def __init__(self) -> None:
+        self.steps = self.tokens = 0
+        self.seconds = self.started = 0.0
+
+    def on_step_end(self, *arguments: Any, **kwargs: Any) -> None:
+        self.steps += 1
+        if self.steps == WARM_UP:
+            self.started, self.tokens = time.perf_counter(), 0
+        self.seconds = time.perf_counter() - self.started
+
+
+class CountingCollator(DataCollatorForSeq2Seq):
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, meter: Meter):
+        super().__init__(tokenizer, model)
+        self.meter = meter
+
+    def __call__(self, features: Any, return_tensors: str | None = None) -> dict[str, Tensor]:
+        batch = super().__call__(features, return_tensors)
+        self.meter.tokens += int((batch["labels"] != self.label_pad_token_id).sum())
+        return batch
+
+
+def peak_memory() -> float:
+    """MiB of this process."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

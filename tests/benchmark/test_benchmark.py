@@ -1,0 +1,90 @@
+"""Measurements side by side: fair rounds, right ratios, and peers that compute the same."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+from transformers import GenerationMixin
+
+from hf_vanilla import VanillaForConditionalGeneration as Model
+from hf_vanilla.benchmark import rounds
+from hf_vanilla.benchmark.peers import peer_of, peer_with_the_weights_of
+from hf_vanilla.benchmark.rounds import measured_rows, table
+from hf_vanilla.cli import main
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+SMALL = ["data.train.size=300", "data.validation.size=4", "data.test.size=6", "model.d_model=16", "model.d_ff=16"]
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_peer_with_our_weights_has_our_logits(
+    make_model: Callable[..., Model], ragged: dict[str, Tensor], norm_first: bool
+) -> None:
+    model = make_model(norm_first=norm_first, activation_function="relu")
+    peer = peer_with_the_weights_of(model)
+    assert not isinstance(peer, Model)
+    assert type(peer)._beam_search is GenerationMixin._beam_search
+    inputs = {name: ragged[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        targets = model.prepare_decoder_input_ids_from_labels(ragged["labels"])
+        expected = model(**inputs, decoder_input_ids=targets).logits
+        torch.testing.assert_close(peer(**inputs, decoder_input_ids=targets).logits, expected, rtol=1e-4, atol=1e-4)
+        options = {"num_beams": 3, "max_new_tokens": 8}
+        assert torch.equal(peer.generate(**inputs, **options), model.generate(**inputs, **options))
+
+
+def test_a_model_that_has_no_peer_is_refused(make_model: Callable[..., Model]) -> None:
+    for changes in ({"tie_word_embeddings": False}, {"position_embedding_type": "learned"}):
+        with pytest.raises(ValueError, match="tied embeddings and sinusoidal positions"):
+            peer_of(make_model(**changes).config)
+
+
+def test_contenders_take_turns_and_ratios_are_those_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "in_a_fresh_process", lambda contender: contender())
+    turns: list[str] = []
+
+    def contender(name: str, *speeds: float) -> Callable[[], dict[str, float]]:
+        remaining = iter(speeds)
+
+        def measure() -> dict[str, float]:
+            turns.append(name)
+            return {"speed": next(remaining)}
+
+        return measure
+
+    rows = measured_rows("a race", {"ours": contender("ours", 10, 30, 40), "theirs": contender("theirs", 5, 10, 40)}, 3)
+    assert turns == ["ours", "theirs"] * 3
+    assert rows[0] | {"median": 30, "ratio lowest": 1, "ratio highest": 1} == rows[0]
+    expected = {"median": 10, "lowest": 5, "highest": 40, "ratio median": 2, "ratio lowest": 1, "ratio highest": 3}
+    assert rows[1] == {"what": "a race", "contender": "theirs", "figure": "speed"} | expected
+    assert table(rows).splitlines()[-1] == "| a race | theirs | speed | 10 | 5 to 40 | 2.00 (1.00 to 3.00) |"
+
+
+def measured(*command: str) -> list[dict[str, object]]:
+    done = CliRunner().invoke(main, ["benchmark", *command, "--rounds", "1", "--json"], catch_exceptions=False)
+    return json.loads(done.stdout)
+
+
+def test_training_is_measured_against_transformers() -> None:
+    rows = measured("training", str(QUICKSTART), *SMALL, "training.max_tokens=300", "--steps", "5")
+    assert len({row["contender"] for row in rows}) == 3
+    assert {row["figure"] for row in rows} == {"tokens per second", "MiB"}
+    assert all(row["median"] > 0 for row in rows)
+
+
+def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:
+    steps = ["training.max_steps=2", "training.warmup_steps=1", "training.average_checkpoints=1"]
+    steps += ["training.eval_steps=2", "training.save_steps=2"]
+    train = ["train", str(QUICKSTART), *SMALL, *steps, "--output", str(tmp_path / "run")]
+    CliRunner().invoke(main, train, catch_exceptions=False)
+    rows = measured("generation", str(tmp_path / "run"), "--sentences", "6")
+    assert len(rows) == 3 * 2 * 2
+    assert all(row["median"] == 6 for row in rows if row["figure"] == "texts as the first")
+
+
+def test_the_start_is_measured() -> None:
+    assert {"hf-vanilla --help", "import hf_vanilla"} < {row["contender"] for row in measured("start")}
