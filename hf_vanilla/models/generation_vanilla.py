@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
@@ -188,8 +188,8 @@ class VanillaGenerationMixin(GenerationMixin):
             and isinstance(cache, EncoderDecoderCache)
             and type(cache.self_attention_cache) is DynamicCache
             and cache.get_seq_length() == 0
-            and getattr(self, "hf_device_map", None) is None
             and not self.tp_size
+            and not any(map(_is_watched, (self, self.model, self.get_decoder(), *self.get_decoder().layers)))
         )
 
     def _search(
@@ -207,6 +207,11 @@ class VanillaGenerationMixin(GenerationMixin):
         decoder = IncrementalDecoder(self, sources, None if mask is None else mask[:: config.num_beams])
         names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length")
         return decoder, Search(start, limits, eos, fill, **{name: getattr(config, name) for name in names})
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether a call of this module does more than it: hooks, which move or gather weights, or what was compiled."""
+    return bool(module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module))
 
 
 def _length_limits(sources: Tensor, model_kwargs: dict[str, Any], beyond: int) -> Tensor:

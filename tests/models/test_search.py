@@ -156,6 +156,26 @@ def test_transformers_own_search_is_taken_where_more_is_asked_for(
     assert ours.times == 0
 
 
+def test_what_happens_when_layers_are_called_still_happens(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder
+) -> None:
+    model = make_decided()
+    expected = model.generate(**source, num_beams=2)
+    assert ours.times == 1
+    calls = []
+    for watched in (model, model.model, model.get_decoder(), model.get_decoder().layers[-1]):
+        handle = watched.register_forward_hook(lambda *_: calls.append(1))
+        assert torch.equal(model.generate(**source, num_beams=2), expected)
+        handle.remove()
+        assert calls
+        calls.clear()
+    usual = model.forward
+    model.forward = lambda *arguments, **kwargs: (calls.append(1), usual(*arguments, **kwargs))[1]
+    assert torch.equal(model.generate(**source, num_beams=2), expected)
+    assert calls
+    assert ours.times == 1
+
+
 def test_a_streamer_gets_its_tokens(make_decided: Callable[..., Model], source: Source, ours: Recorder) -> None:
     class Kept(TextStreamer):
         def __init__(self) -> None:
