@@ -61,6 +61,7 @@ DEFAULT_ARGUMENTS: dict[str, Any] = {
     "disable_tqdm": True,
     "remove_unused_columns": False,
     "restore_callback_states_from_checkpoint": True,
+    "ddp_find_unused_parameters": False,
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
@@ -100,6 +101,15 @@ class VanillaTrainer(Seq2SeqTrainer):
             if self.args.should_save:
                 move_files(aside, self.run)
         return None
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Trainer's, but FSDP2 leaves no trace: neither in the name of the class, nor in weights that are shared."""
+        sharded, shared = type(self.model), self.model.all_tied_weights_keys
+        if issubclass(sharded, FSDPModule):
+            usual = sharded.__mro__[2]
+            sharded.__module__, sharded.__name__ = usual.__module__, usual.__name__
+            state_dict = {name: weight for name, weight in (state_dict or {}).items() if name not in shared}
+        super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's, but nothing has the name of a checkpoint before it is complete."""

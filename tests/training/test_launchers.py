@@ -85,6 +85,8 @@ def assert_same_training(found: Path, expected: Path) -> None:
 def assert_same_weights(found: Path, expected: Path, tolerance: float) -> None:
     weights = load_file(expected / "checkpoint-30" / "model.safetensors")
     for name, weight in load_file(found / "checkpoint-30" / "model.safetensors").items():
+        if name.endswith("k_proj.bias"):
+            continue  # changes nothing: it adds the same to all scores of a query, and all its gradient is rounding
         torch.testing.assert_close(weight, weights[name], rtol=0, atol=tolerance, msg=name)
 
 
@@ -104,9 +106,19 @@ def test_two_machines_take_the_steps_of_one(alone: Path, tmp_path: Path) -> None
     assert_same_training(tmp_path / "run", alone)
 
 
-def test_a_sharded_model_takes_the_steps_of_one(alone: Path, tmp_path: Path) -> None:
-    finish(start([*on("fsdp2.yaml"), *training(tmp_path / "run", **ONE_EACH)]))
-    assert_same_training(tmp_path / "run", alone)
+def test_a_sharded_model_takes_the_steps_of_one_and_goes_on(alone: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = command(run, **COMPARABLE, **ONE_EACH)[1:]
+    launcher = [*on("fsdp2.yaml"), str(Path(__file__).with_name("train_sharded.py")), *arguments]
+    assert finish(start(launcher)).count("weights are split into {2.0}") == 2
+    assert_same_training(run, alone)
+    for folder, expected in ((run, alone), (run / "checkpoint-30", alone / "checkpoint-30")):
+        assert {path.name for path in folder.glob("*.py")} == {path.name for path in expected.glob("*.py")}
+        assert json.loads((folder / "config.json").read_text()) == json.loads((expected / "config.json").read_text())
+        assert load_file(folder / "model.safetensors").keys() == load_file(expected / "model.safetensors").keys()
+    (run / "checkpoint-30").rename(tmp_path / "whole")
+    finish(start(launcher))
+    assert_same_training(run, alone)
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
