@@ -26,8 +26,12 @@ ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch")
 COMPARABLE = {"model__dropout": 0, "training__bf16": False, "training__max_steps": 30, "training__save_steps": 15}
 
 
-def training(run: Path, **overrides: object) -> list[str]:
-    return [SCRIPT, *command(run, **COMPARABLE | overrides)[1:]]
+def training(run: Path, script: str = SCRIPT, **overrides: object) -> list[str]:
+    return [script, *command(run, **COMPARABLE | overrides)[1:]]
+
+
+def script_here(name: str) -> str:
+    return str(Path(__file__).with_name(name))
 
 
 def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
@@ -108,8 +112,7 @@ def test_two_machines_take_the_steps_of_one(alone: Path, tmp_path: Path) -> None
 
 def test_a_sharded_model_takes_the_steps_of_one_and_goes_on(alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = command(run, **COMPARABLE, **ONE_EACH)[1:]
-    launcher = [*on("fsdp2.yaml"), str(Path(__file__).with_name("train_sharded.py")), *arguments]
+    launcher = [*on("fsdp2.yaml"), *training(run, script_here("train_sharded.py"), **ONE_EACH)]
     assert finish(start(launcher)).count("weights are split into {2.0}") == 2
     assert_same_training(run, alone)
     for folder, expected in ((run, alone), (run / "checkpoint-30", alone / "checkpoint-30")):
@@ -167,11 +170,13 @@ def test_a_rank_that_fails_does_not_keep_the_training_from_its_end(
 ) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else new ranks find addresses of the old ones
     run = tmp_path / "run"
-    started = start([*launcher, *training(run, **ONE_EACH, training__save_steps=5, training__ddp_timeout=10)])
+    overrides = ONE_EACH | {"training__save_steps": 5, "training__ddp_timeout": 10}
+    started = start([*launcher, *training(run, script_here("train_watched.py"), **overrides)])
     wait_for(moment, run)
     failing = rank_of(started, rank)
     os.kill(failing, number)
     said = finish(started)
+    assert said.count("2 ranks, 1 sets of weights") == 2
     assert f"(pid: {failing})" in said or "Timed out" in said  # the launcher saw it fail
     for checkpoint in checkpoints_of(run):
         verify(checkpoint)
