@@ -19,6 +19,7 @@ from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     TrainerCallback,
@@ -107,6 +108,7 @@ def train_theirs(job: Job, **arguments: Any) -> Figures:
             data_collator=CountingCollator(prepared.tokenizer, model, meter),
             callbacks=[meter],
         )
+        trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the table goes
         trainer.train()
     return {"tokens per second": meter.tokens / meter.seconds, "MiB": peak_memory()}
 
