@@ -187,7 +187,10 @@ def test_accelerate_launches_the_same_training(tmp_path: Path, processes: int) -
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_wrong_is_said_in_one_line(command: list[str], message: str) -> None:
+def test_what_is_wrong_is_said_in_one_line(
+    command: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no run of `make demo` is
     done = run(*command)
     assert done.returncode != 0
     assert message in done.stderr
