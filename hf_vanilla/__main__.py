@@ -1,5 +1,5 @@
 """`python -m hf_vanilla`, and with it `accelerate launch -m hf_vanilla`."""
 
-from .cli import main
+from hf_vanilla_cli import main
 
 main()

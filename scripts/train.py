@@ -2,6 +2,6 @@
 
 import sys
 
-from hf_vanilla.cli import main
+from hf_vanilla_cli import main
 
 main(["train", *sys.argv[1:]])

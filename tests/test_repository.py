@@ -41,12 +41,23 @@ def test_every_file_and_class_that_the_readme_names_exists() -> None:
         assert f"class {name}" in code, name
 
 
-@pytest.mark.parametrize("command", [["-m", "hf_vanilla"], ["-c", "from hf_vanilla.cli import main; main()"]])
+@pytest.mark.parametrize("command", [["-m", "hf_vanilla"], ["-c", "from hf_vanilla_cli import main; main()"]])
 def test_env_prints_versions_as_text_and_as_json(command: list[str]) -> None:
     text = run(sys.executable, *command, "env")
     facts = json.loads(run(sys.executable, *command, "env", "--json"))
     assert facts["hf_vanilla"] == hf_vanilla.__version__
     assert text.splitlines() == [f"{name}: {fact}" for name, fact in facts.items()]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["train", "--help"], ["benchmark", "training", "--help"]]
+)
+def test_help_does_not_wait_for_pytorch(arguments: list[str]) -> None:
+    code = (
+        "import sys, hf_vanilla_cli; hf_vanilla_cli.main(sys.argv[1:], standalone_mode=False);"
+        "print([m for m in ('hf_vanilla', 'torch', 'transformers') if m in sys.modules])"
+    )
+    assert run(sys.executable, "-c", code, *arguments).splitlines()[-1] == "[]"
 
 
 def test_importing_the_package_imports_nothing_heavy_but_torch_and_transformers() -> None:

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ..data.corpus import read_pairs
 from ..data.tokenizer import Encoder
+from ..memory import keep_freed_memory
 from ..training.recipe import load_recipe
 from .peers import peer_with_the_weights_of
 from .rounds import Figures, Row, measured_rows
@@ -31,9 +32,11 @@ def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for what, options in SETTINGS.items():
+            measure = partial(translate, run, sources, Path(folder), **options)
             contenders = {
-                "hf_vanilla": partial(translate, run, sources, Path(folder), **options),
-                "transformers": partial(translate, run, sources, Path(folder), by_peer=True, **options),
+                "hf_vanilla": partial(measure, keeps_memory=True),
+                "transformers": partial(measure, by_peer=True),
+                "transformers, freed memory kept": partial(measure, by_peer=True, keeps_memory=True),
             }
             rows += measured_rows(what, contenders, rounds)
     return rows
@@ -41,9 +44,17 @@ def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
 
 @torch.no_grad()
 def translate(
-    run: Path, sources: Sequence[Sequence[str]], texts: Path, num_beams: int, batch_size: int, by_peer: bool = False
+    run: Path,
+    sources: Sequence[Sequence[str]],
+    texts: Path,
+    num_beams: int,
+    batch_size: int,
+    by_peer: bool = False,
+    keeps_memory: bool = False,
 ) -> Figures:
     """By `generate()` alone, in batches of sentences of like length. The first contender's texts are kept."""
+    if keeps_memory:  # as all of our commands do
+        keep_freed_memory()
     model = AutoModelForSeq2SeqLM.from_pretrained(run).eval()
     if by_peer:
         model = peer_with_the_weights_of(model)

@@ -11,7 +11,7 @@ PROGRAMS = {
     "import hf_vanilla": ["-c", "import hf_vanilla"],
     "import torch and a model of transformers": ["-c", "import torch; from transformers import MarianMTModel"],
     "import transformers": ["-c", "import transformers"],
-    "hf-vanilla --help": ["-m", "hf_vanilla", "--help"],
+    "hf-vanilla --help": ["-c", "from hf_vanilla_cli import main; main(['--help'])"],
 }
 
 

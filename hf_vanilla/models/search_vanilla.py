@@ -5,8 +5,10 @@ Greedy and beam search for `generate()` with the results of transformers' own, i
   their places when hypotheses change theirs.
 - A sentence leaves the batch as soon as nothing can change its result.
 - Hypotheses have the length that they have, not that of the longest to be expected.
+- Only a part of the logits exists at a time.
 
-Letters of shapes: B sentences, W hypotheses of each (the width of the beam), C candidates for the next ones, T tokens.
+Letters of shapes: B sentences, W hypotheses of each (the width of the beam), C candidates for the next ones, T tokens,
+D d_model, N vocabulary size.
 """
 
 from collections.abc import Sequence
@@ -20,12 +22,13 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask
 
+LOGITS_AT_ONCE = 2_000_000  # few enough for a cache
 NEVER = -1e9  # the score, in transformers' search, of what must not be chosen
 
 
 class IncrementalDecoder:
     """
-    The logits of the next token of each hypothesis, one token after the other.
+    The decoder's states after the last token of each hypothesis, one token after the other.
 
     To all but self-attention, the hypotheses of a sentence are like positions of one target.
     """
@@ -39,13 +42,13 @@ class IncrementalDecoder:
         self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
         self.length = 0
 
-    def logits(self, tokens: Tensor) -> Tensor:
-        """Of what follows the last tokens of all hypotheses: (B, W) -> (B, W, N)."""
+    def states(self, tokens: Tensor) -> Tensor:
+        """With one more token of each hypothesis: (B, W) -> (B, W, D)."""
         states = self.decoder.embed(None, self.embedding(tokens.reshape(-1, 1)), None, None, self.length)
         self.length += 1
         for layer in self.decoder.layers:
             states = self._layer(layer, states, len(tokens))
-        return self.head(self.decoder.layer_norm(states)).view(*tokens.shape, -1)
+        return self.decoder.layer_norm(states).view(*tokens.shape, -1)
 
     def _layer(self, layer: Any, states: Tensor, sentences: int) -> Tensor:
         states = layer.self_attn_sublayer(states, lambda x: layer.self_attn(x, past_key_values=self.cache)[0])
@@ -96,7 +99,7 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
     targets = search.start[:, None]
     finished = []
     for length in count(2):
-        tokens = decoder.logits(targets[:, -1:]).argmax(-1)
+        tokens = decoder.head(decoder.states(targets[:, -1:])).argmax(-1)
         targets = torch.cat([targets, tokens], dim=-1)
         is_open = ~search.ends(tokens, length, sentences)[:, 0]
         kept = is_open.nonzero()[:, 0]
@@ -130,7 +133,7 @@ class Ended:
         width = search.num_beams
         targets, scores, ends = targets[:, :width], scores[:, :width], ends[:, :width]
         scores = (scores / length**search.length_penalty).masked_fill(~ends, NEVER)
-        earlier = nn.functional.pad(self.targets, (0, 1), value=search.fill)
+        earlier = nn.functional.pad(self.targets, (0, 1 + length - self.targets.shape[-1]), value=search.fill)
         scores, best = torch.cat([self.scores, scores], dim=1).topk(width)
         lengths = torch.cat([self.lengths, ends * length], dim=1).gather(1, best)
         return type(self)(at(torch.cat([earlier, targets], dim=1), best), lengths, scores)
@@ -157,10 +160,12 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     ended, finished = Ended.none_yet(search), []
     for length in count(1):  # of targets without their start token
         firsts = torch.arange(len(running), device=device)[:, None] * running.shape[1]
-        scores, parents, tokens = best_continuations(decoder.logits(running[..., -1]), scores, search.candidates)
+        states = decoder.states(running[..., -1])
+        scores, parents, tokens = best_continuations(states, decoder.head, scores, search.candidates)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
         ends = search.ends(tokens, length + 1, sentences)
-        ended = ended.together_with(candidates, scores, ends, length, search)
+        if ends[:, : search.num_beams].any():
+            ended = ended.together_with(candidates, scores, ends, length, search)
         scores, chosen = (scores + ends * NEVER).topk(search.num_beams)
         running, hypotheses = at(candidates, chosen), firsts + parents.gather(1, chosen)
         is_open = ended.may_improve(scores[:, 0], length, search) & ~ends.all()
@@ -181,20 +186,30 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     return targets.flatten(0, 1)[:, : 1 + int(lengths.max())], scores.flatten()
 
 
-def best_continuations(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+def best_continuations(states: Tensor, head: nn.Linear, scores: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
     """
-    The most probable ways to go on from any hypothesis of a sentence: (B, W, N), (B, W) -> three times (B, C).
+    The most probable ways to go on from any hypothesis of a sentence: (B, W, D), (B, W) -> three times (B, C).
 
     Returns their scores, the hypotheses that they go on with, and the tokens by which they do.
     """
-    best, tokens = logits.float().log_softmax(-1).topk(number)  # of each hypothesis
+    size = max(1, LOGITS_AT_ONCE // (head.out_features * states.shape[1]))
+    parts = [most_probable(head(part), number) for part in states.split(size)]
+    best, tokens = (torch.cat(part) for part in zip(*parts, strict=True))  # of each hypothesis
     best, places = (best + scores[..., None]).flatten(1).topk(number)
     return best, places // number, tokens.flatten(1).gather(1, places)
 
 
+def most_probable(logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of the most probable tokens, and these: (B, W, N) -> twice (B, W, C)."""
+    logits = logits.float()
+    best, tokens = logits.topk(number)
+    # The largest probability is exp(best logit) / sum, and never too small for its logarithm.
+    return best - best[..., :1] + logits.softmax(-1).amax(-1, keepdim=True).log(), tokens
+
+
 def at(hypotheses: Tensor, places: Tensor) -> Tensor:
     """Those at some places, for each sentence: (B, W, T), (B, C) -> (B, C, T)."""
-    return hypotheses.gather(1, places[..., None].expand(-1, -1, hypotheses.shape[-1]))
+    return hypotheses.take_along_dim(places[..., None], 1)
 
 
 def in_order(sentences: Sequence[Tensor], parts: Sequence[Tensor], fill: int) -> Tensor:

@@ -1,7 +1,5 @@
 """What makes a training step fast on a CPU."""
 
-import ctypes
-import platform
 from typing import Any
 
 import numpy as np
@@ -9,21 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """
-    Have the process keep what tensors free for the tensors that come next.
-
-    By default glibc gives every large block back to the system, and gets it again, zeroed page by page, at the next
-    operation: over a third of the time of a training step on CPUs. Does nothing where there is no glibc.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(M_TOP_PAD, 2**28)
+from ..memory import keep_freed_memory
 
 
 def make_fast_on_cpu(model: PreTrainedModel) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GenerationMixin, StoppingCriteria, TextStreamer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.models import generation_vanilla
+from hf_vanilla.models import generation_vanilla, search_vanilla
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
 
 BOS, PAD, EOS = 0, 1, 2
@@ -126,6 +126,19 @@ def test_a_padding_token_of_number_0_and_several_that_end(
         targets, _ = theirs(model, source, **options)
         torch.testing.assert_close(model.generate(**source, **options), targets, rtol=0, atol=0)
     assert ours.times == 3
+
+
+@pytest.mark.parametrize("at_once", [1, 5 * VOCAB * 4])
+def test_logits_in_parts(
+    make_decided: Callable[..., Model], source: Source, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    model = make_decided()
+    expected, _ = theirs(model, source, num_beams=5)
+    sizes: list[int] = []
+    model.lm_head.register_forward_hook(lambda _, inputs, __: sizes.append(inputs[0].shape[0]))
+    monkeypatch.setattr(search_vanilla, "LOGITS_AT_ONCE", at_once)
+    assert torch.equal(model.generate(**source, num_beams=5), expected)
+    assert max(sizes[SENTENCES:]) == max(1, at_once // (5 * VOCAB))
 
 
 class Never(StoppingCriteria):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hf_vanilla.cli import main
 from hf_vanilla.training import check as checking
 from hf_vanilla.training.check import Report, check
 from hf_vanilla.training.recipe import load_recipe
+from hf_vanilla_cli import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPE = """

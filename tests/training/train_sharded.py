@@ -11,8 +11,8 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.tensor import DTensor
 
-from hf_vanilla.cli import main
 from hf_vanilla.training.trainer import VanillaTrainer
+from hf_vanilla_cli import main
 
 usual_init, usual_step = Accelerator.__init__, VanillaTrainer.training_step
 

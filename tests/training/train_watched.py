@@ -6,8 +6,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hf_vanilla.cli import main
 from hf_vanilla.training.trainer import VanillaTrainer
+from hf_vanilla_cli import main
 
 usual_train = VanillaTrainer.train
 

@@ -1,4 +1,9 @@
-"""The command line: parse, call, print. Heavy imports stay inside the commands."""
+"""
+The command line: parse, call, print.
+
+A module of its own, with heavy imports inside the commands: importing anything of `hf_vanilla` registers the Auto
+classes, and so imports PyTorch, for which nobody who asks for help should wait.
+"""
 
 import json
 import platform
@@ -11,9 +16,10 @@ from typing import IO, Any
 
 import click
 
-from .version import __version__
-
-REPORTED_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "huggingface_hub")
+REPORTED_PACKAGES = (
+    *("hf_vanilla", "torch", "transformers", "accelerate"),
+    *("datasets", "tokenizers", "safetensors", "huggingface_hub"),
+)
 
 run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 recipe_argument = click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -25,18 +31,23 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
-    """What the user has to mend is said in one line, without a traceback; and no bars for what takes a moment."""
+def working() -> Iterator[None]:
+    """
+    What the user has to mend is said in one line, without a traceback. No bars for what takes a moment, and memory that
+    tensors free stays with the process.
+    """
     from transformers.utils import logging
 
-    from .data.errors import InvalidDataError
-    from .training.checkpoints import DamagedCheckpointError
-    from .training.recipe import RecipeError
-    from .training.saving import RunInUseError
-    from .training.stopping import TrainingStoppedError
-    from .training.trainer import TrainingDivergedError
+    from hf_vanilla.data.errors import InvalidDataError
+    from hf_vanilla.memory import keep_freed_memory
+    from hf_vanilla.training.checkpoints import DamagedCheckpointError
+    from hf_vanilla.training.recipe import RecipeError
+    from hf_vanilla.training.saving import RunInUseError
+    from hf_vanilla.training.stopping import TrainingStoppedError
+    from hf_vanilla.training.trainer import TrainingDivergedError
 
     logging.disable_progress_bar()
+    keep_freed_memory()
     try:
         yield
     except (
@@ -57,7 +68,7 @@ def show(facts: Mapping[str, Any], as_json: bool) -> None:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="hf-vanilla")
+@click.version_option(package_name="hf_vanilla", prog_name="hf-vanilla")
 def main() -> None:
     """The Transformer of "Attention Is All You Need" for Hugging Face."""
 
@@ -69,9 +80,9 @@ def main() -> None:
 @json_option
 def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Train what RECIPE says and measure it. The same command goes on with a run that was stopped."""
-    with clear_errors():
-        from .training.recipe import load_recipe
-        from .workflow import train_and_measure
+    with working():
+        from hf_vanilla.training.recipe import load_recipe
+        from hf_vanilla.workflow import train_and_measure
 
         chosen, run = load_recipe(recipe, overrides), output or Path("runs") / recipe.stem
         scores = train_and_measure(chosen, run)
@@ -87,9 +98,9 @@ def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json
 @json_option
 def check(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Look at RECIPE and its data before training: sizes, cost, and what is probably wrong."""
-    with clear_errors():
-        from .training.check import check as checked
-        from .training.recipe import load_recipe
+    with working():
+        from hf_vanilla.training.check import check as checked
+        from hf_vanilla.training.recipe import load_recipe
 
         report = checked(load_recipe(recipe, overrides), output or Path("runs") / recipe.stem)
     findings = [str(finding) for finding in report.findings]
@@ -116,8 +127,8 @@ def average(run: Path, last: int | None, best: int | None) -> None:
     """Give RUN the mean of the weights of several of its checkpoints."""
     if (last is None) == (best is None):
         raise click.UsageError("give either --last or --best")
-    with clear_errors():
-        from . import workflow
+    with working():
+        from hf_vanilla import workflow
 
         chosen = workflow.average(run, last or best or 1, "last" if last else "best")
     click.echo(f"{run} is now the average of {', '.join(path.name for path in chosen)}", err=True)
@@ -130,8 +141,8 @@ def average(run: Path, last: int | None, best: int | None) -> None:
 @click.option("--num-beams", type=click.IntRange(1), help="The width of the search, if not the run's own.")
 def translate(run: Path, source: IO[str], output: IO[str], num_beams: int | None) -> None:
     """Translate line by line. Where sources have several columns, tabs separate them."""
-    with clear_errors():
-        from .inference.translator import Translator
+    with working():
+        from hf_vanilla.inference.translator import Translator
 
         lines = [line.rstrip("\n").split("\t") for line in source]
         options = {} if num_beams is None else {"num_beams": num_beams}
@@ -145,8 +156,8 @@ def translate(run: Path, source: IO[str], output: IO[str], num_beams: int | None
 @json_option
 def evaluate(run: Path, split: str, as_json: bool) -> None:
     """Measure RUN on a split of its recipe."""
-    with clear_errors():
-        from .workflow import measure
+    with working():
+        from hf_vanilla.workflow import measure
 
         show(measure(run, split), as_json)
 
@@ -169,8 +180,8 @@ def benchmark() -> None:
 @json_option
 def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:
     """Train RECIPE for some steps, with this package and with Trainer and a model of transformers."""
-    with clear_errors():
-        from .benchmark.training import compare_training
+    with working():
+        from hf_vanilla.benchmark.training import compare_training
 
         show_rows(compare_training(recipe, overrides, steps, rounds), as_json)
 
@@ -182,8 +193,8 @@ def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rou
 @json_option
 def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) -> None:
     """Translate the test set of RUN with this package, and with a model of transformers that has its weights."""
-    with clear_errors():
-        from .benchmark.generation import compare_generation
+    with working():
+        from hf_vanilla.benchmark.generation import compare_generation
 
         show_rows(compare_generation(run, sentences, rounds), as_json)
 
@@ -193,13 +204,13 @@ def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) 
 @json_option
 def benchmark_start(rounds: int, as_json: bool) -> None:
     """How long it takes to import this package, and to show its help."""
-    from .benchmark.start import compare_start
+    from hf_vanilla.benchmark.start import compare_start
 
     show_rows(compare_start(rounds), as_json)
 
 
 def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    from .benchmark.rounds import table
+    from hf_vanilla.benchmark.rounds import table
 
     click.echo(json.dumps(rows, indent=2) if as_json else table(rows))
 
@@ -210,6 +221,6 @@ def env(as_json: bool) -> None:
     """Print what a bug report needs: versions, platform, devices."""
     import torch
 
-    facts: dict[str, Any] = {"hf_vanilla": __version__, "python": platform.python_version()}
-    facts |= {"platform": platform.platform()} | {name: metadata.version(name) for name in REPORTED_PACKAGES}
+    facts: dict[str, Any] = {"python": platform.python_version(), "platform": platform.platform()}
+    facts |= {name: metadata.version(name) for name in REPORTED_PACKAGES}
     show(facts | {"threads": torch.get_num_threads(), "cuda devices": torch.cuda.device_count()}, as_json)
