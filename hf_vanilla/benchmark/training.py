@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -26,9 +28,10 @@ from transformers import (
 )
 
 from ..data.batching import TokenBudgetBatches
-from ..data.dataset import lengths_of
+from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..training.recipe import Recipe, load_recipe
 from ..training.run import Prepared, new_model, prepare, train, training_arguments
+from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
 from .rounds import Figures, Row, measured_rows
 
@@ -56,7 +59,7 @@ class Job:
 
 
 def compare_training(recipe: Path, overrides: Sequence[str], steps: int, rounds: int) -> list[Row]:
-    """Target tokens per second, padding not counted, and peak memory."""
+    """Target tokens per second, padding not counted, peak memory, and the share of what matrix products allow."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(recipe, tuple(overrides), Path(folder), steps)
         prepare(job.load(), job.prepared)
@@ -77,10 +80,22 @@ def train_ours(job: Job) -> Figures:
         shutil.copytree(job.prepared, run)
         train(job.load(), run, lambda *_: [], lambda *_: {})
         logs = [entry for entry in json.loads((run / "history.json").read_text()) if "loss" in entry]
-    return {
-        "tokens per second": harmonic_mean([entry["target_tokens_per_second"] for entry in logs[1:]]),
-        "MiB": peak_memory(),
-    }
+    speed = harmonic_mean([entry["target_tokens_per_second"] for entry in logs[1:]])
+    return {"tokens per second": speed, "MiB": peak_memory(), "share of peak": speed / highest_speed(job)}
+
+
+@torch.autocast("cpu", torch.bfloat16)
+def highest_speed(job: Job) -> float:
+    """Target tokens per second if a step were nothing but matrix products, and these in bfloat16 at their fastest."""
+    recipe = job.load()
+    prepared = prepare(recipe, job.prepared)
+    model = new_model(recipe, prepared.tokenizer).train()
+    examples = TrainingPairs(prepared.train, prepared.tokenizer)
+    collate = PairCollator(prepared.tokenizer.pad_token_id)
+    plan = TokenBudgetBatches(lengths_of(prepared.train), recipe.training.max_tokens)
+    batches = (collate([examples[key] for key in keys]) for keys in islice(plan, 3))
+    peak = peak_of_products(model.config, recipe.training.max_tokens, torch.bfloat16)
+    return peak / operations_per_token(model, batches)
 
 
 def train_theirs(job: Job, **arguments: Any) -> Figures:
@@ -110,7 +125,8 @@ def train_theirs(job: Job, **arguments: Any) -> Figures:
         )
         trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the table goes
         trainer.train()
-    return {"tokens per second": meter.tokens / meter.seconds, "MiB": peak_memory()}
+    speed = meter.tokens / meter.seconds
+    return {"tokens per second": speed, "MiB": peak_memory(), "share of peak": speed / highest_speed(job)}
 
 
 def batch_size_of(recipe: Recipe, prepared: Prepared) -> int:

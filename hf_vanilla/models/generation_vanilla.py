@@ -44,6 +44,7 @@ class MaxLengthBeyondSource(StoppingCriteria):
         return input_ids.shape[1] >= limits
 
 
+OTHER_MASKS = ("flash_attention", "flex_attention", "paged")  # of these implementations are no tensors over sentences
 PLAIN_CRITERIA = (MaxLengthCriteria, EosTokenCriteria, MaxLengthBeyondSource)
 PLAIN_ARGUMENTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "output_attentions"}
 PLAIN_ARGUMENTS |= {"output_hidden_states", "logits_to_keep"}
@@ -183,7 +184,7 @@ class VanillaGenerationMixin(GenerationMixin):
             and all(type(criterion) in PLAIN_CRITERIA for criterion in stopping_criteria)
             and config._eos_token_tensor is not None
             and self.config.vocab_size >= (1 + len(config._eos_token_tensor)) * config.num_beams
-            and self.config._attn_implementation in ("eager", "sdpa")
+            and not self.config._attn_implementation.startswith(OTHER_MASKS)
             and set(model_kwargs) <= PLAIN_ARGUMENTS
             and isinstance(cache, EncoderDecoderCache)
             and type(cache.self_attention_cache) is DynamicCache

@@ -6,23 +6,44 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.modeling_utils import AttentionInterface
 
 from ..memory import keep_freed_memory
+from ..models.modeling_vanilla import scaled_dot_product_attention
+
+ATTENTION_BY_LENGTH = "attention_by_length"
+SHORT = 512  # keys
 
 
 def make_fast_on_cpu(model: PreTrainedModel) -> None:
     """
-    Choose what computes the same faster: plain matrix products for attention, quicker random numbers for dropout, and
-    memory that is kept.
-
-    The backward pass of PyTorch's fused attention is slow on CPUs for sentences.
+    Choose what computes the same faster: plain matrix products for attention over sentences, quicker random numbers for
+    dropout, and memory that is kept.
     """
     keep_freed_memory()
-    model.set_attn_implementation("eager")
+    model.set_attn_implementation(ATTENTION_BY_LENGTH)
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, QuickDropout(child.p).train(child.training))
+
+
+def attention_by_length(
+    module: nn.Module, query: Tensor, key: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Plain matrix products for sentences, PyTorch's fused attention for long texts.
+
+    The backward pass of the latter is slow on CPUs, but it does not keep a weight for each query and key.
+    """
+    attend = scaled_dot_product_attention if key.shape[2] <= SHORT else sdpa_attention_forward
+    return attend(module, query, key, *args, **kwargs)
+
+
+AttentionInterface.register(ATTENTION_BY_LENGTH, attention_by_length)
+AttentionMaskInterface.register(ATTENTION_BY_LENGTH, eager_mask)
 
 
 class QuickDropout(nn.Dropout):

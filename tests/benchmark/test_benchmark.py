@@ -12,6 +12,7 @@ from transformers import GenerationMixin
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.benchmark import rounds
+from hf_vanilla.benchmark.peak import operations_per_token
 from hf_vanilla.benchmark.peers import peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
 from hf_vanilla_cli import main
@@ -72,8 +73,28 @@ def measured(*command: str) -> list[dict[str, object]]:
 def test_training_is_measured_against_transformers() -> None:
     rows = measured("training", str(QUICKSTART), *SMALL, "training.max_tokens=300", "--steps", "5")
     assert len({row["contender"] for row in rows}) == 3
-    assert {row["figure"] for row in rows} == {"tokens per second", "MiB"}
+    assert {row["figure"] for row in rows} == {"tokens per second", "MiB", "share of peak"}
     assert all(row["median"] > 0 for row in rows)
+    assert all(row["median"] < 1 for row in rows if row["figure"] == "share of peak")
+
+
+def test_operations_are_those_of_the_matrix_products(
+    make_model: Callable[..., Model], ragged: dict[str, Tensor]
+) -> None:
+    model = make_model(attn_implementation="eager").train()
+    labels, sources = ragged["labels"], ragged["input_ids"]
+    batch = {name: ragged[name] for name in ("input_ids", "attention_mask", "labels")}
+    found = operations_per_token(model, [batch, batch]) * int((labels != -100).sum())
+    config, targets = model.config, labels.numel()
+    attention = config.num_heads * (config.d_kv + config.d_v)
+    projections, scores = 2 * config.d_model * attention, attention
+    feed_forward = 2 * config.d_model * config.d_ff
+    of_source = config.encoder_layers * (projections + scores * sources.shape[1] + feed_forward)
+    of_source += config.decoder_layers * config.d_model * attention  # keys and values for the decoder
+    of_target = config.decoder_layers * (projections + scores * labels.shape[1] + feed_forward)
+    of_target += config.decoder_layers * (config.d_model * attention + scores * sources.shape[1])
+    of_target += config.d_model * config.vocab_size
+    assert found == 2 * 3 * (of_source * sources.numel() + of_target * targets)  # forward, and twice that backward
 
 
 def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:

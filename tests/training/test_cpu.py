@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla.training import cpu
 from hf_vanilla.training.cpu import QuickDropout, make_fast_on_cpu, random_mask
 
 SHAPE = torch.Size((1000, 1000))
@@ -86,3 +87,37 @@ def test_a_model_made_fast_keeps_its_rates_its_weights_and_its_function() -> Non
         dict.fromkeys(weights, True)
     )
     torch.testing.assert_close(model(**inputs).logits, expected)
+
+
+@pytest.mark.parametrize(("keys", "keeps_weights"), [(cpu.SHORT, True), (cpu.SHORT + 1, False)])
+def test_weights_of_attention_are_kept_for_short_sequences_only(keys: int, keeps_weights: bool) -> None:
+    config = VanillaConfig(
+        vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1, attn_implementation="eager"
+    )
+    model = VanillaForConditionalGeneration(config).eval()
+    ids = torch.randint(3, 20, (2, keys))
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(keys) < torch.tensor([[keys], [7]])).long(),
+        "labels": ids,
+    }
+    expected = gradients(model, inputs)
+    make_fast_on_cpu(model)
+    sizes: set[tuple[int, ...]] = set()
+
+    def noted(kept: torch.Tensor) -> torch.Tensor:
+        sizes.add(tuple(kept.shape))
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda kept: kept):
+        found = gradients(model, inputs)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+    assert model.config._attn_implementation == cpu.ATTENTION_BY_LENGTH
+    assert ((2, config.num_heads, keys, keys) in sizes) == keeps_weights
+
+
+def gradients(model: VanillaForConditionalGeneration, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    model(**inputs).loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}

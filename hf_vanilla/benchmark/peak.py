@@ -1,0 +1,47 @@
+"""What matrix products reach on this machine, and how many of them a training step takes."""
+
+import time
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+from ..models.configuration_vanilla import VanillaConfig
+
+TRIALS = 5
+LOGITS_AT_ONCE = 5_000_000
+
+
+def operations_per_token(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]]) -> float:
+    """Additions and multiplications of all matrix products of a step, padding counted, for each real target token."""
+    operations = tokens = 0
+    for batch in batches:
+        with FlopCounterMode(display=False) as counter:
+            model(**batch, skip_logits=True).loss.backward()
+        model.zero_grad()
+        operations += counter.get_total_flops()
+        tokens += int((batch["labels"] != -100).sum())
+    return operations / tokens
+
+
+def peak_of_products(config: VanillaConfig, rows: int, dtype: torch.dtype) -> float:
+    """Additions and multiplications per second, in products of the sizes that the model's layers have."""
+    width, inner, vocabulary = config.d_model, config.d_ff, config.vocab_size
+    shapes = [(rows, width, width), (rows, width, inner), (rows, inner, width)]
+    shapes.append((max(1, min(rows, LOGITS_AT_ONCE // vocabulary)), width, vocabulary))
+    seconds = sum(_seconds_of_product(*shape, dtype=dtype) for shape in shapes)
+    return sum(2 * a * b * c for a, b, c in shapes) / seconds
+
+
+def _seconds_of_product(rows: int, inner: int, columns: int, dtype: torch.dtype) -> float:
+    """The shortest of some trials, into memory that is there already."""
+    left, right = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
+    product = torch.empty(rows, columns, dtype=dtype)
+    seconds = []
+    for _ in range(TRIALS):
+        started = time.perf_counter()
+        torch.mm(left, right.T, out=product)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
