@@ -209,6 +209,24 @@ def benchmark_start(rounds: int, as_json: bool) -> None:
     show_rows(compare_start(rounds), as_json)
 
 
+@benchmark.command("growth")
+@click.option(
+    "--largest-corpus",
+    type=click.IntRange(10_000),
+    default=1_000_000,
+    show_default=True,
+    help="In pairs, of 10^4 to 10^7.",
+)
+@rounds_option
+@json_option
+def benchmark_growth(largest_corpus: int, rounds: int, as_json: bool) -> None:
+    """How time and memory grow with width, length, threads, beams and pairs."""
+    with working():
+        from hf_vanilla.benchmark.growth import compare_growth
+
+        show_rows(compare_growth(largest_corpus, rounds), as_json)
+
+
 def show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     from hf_vanilla.benchmark.rounds import table
 

@@ -1,9 +1,7 @@
 """How fast a recipe trains: this package, and transformers' own classes on the same data."""
 
 import json
-import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -33,7 +31,7 @@ from ..training.recipe import Recipe, load_recipe
 from ..training.run import Prepared, new_model, prepare, train, training_arguments
 from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
-from .rounds import Figures, Row, measured_rows
+from .rounds import Figures, Row, measured_rows, peak_memory
 
 WARM_UP = 5  # steps that are not measured
 
@@ -169,9 +167,3 @@ class CountingCollator(DataCollatorForSeq2Seq):
         batch = super().__call__(features, return_tensors)
         self.meter.tokens += int((batch["labels"] != self.label_pad_token_id).sum())
         return batch
-
-
-def peak_memory() -> float:
-    """MiB of this process."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

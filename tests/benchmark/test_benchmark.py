@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.benchmark import rounds
+from hf_vanilla.benchmark import growth, rounds
 from hf_vanilla.benchmark.peak import operations_per_token
 from hf_vanilla.benchmark.peers import peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
@@ -109,3 +109,27 @@ def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:
 
 def test_the_start_is_measured() -> None:
     assert {"hf-vanilla --help", "import hf_vanilla"} < {row["contender"] for row in measured("start")}
+
+
+def test_growth_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "TOKENS", 64)
+    monkeypatch.setattr(growth, "SENTENCES", 2)
+    short, long = growth.train(length=8, threads=1), growth.train(length=32, threads=1)
+    assert set(short) == {"tokens per second", "GFLOP per second", "MiB"}
+    operations = [figures["GFLOP per second"] / figures["tokens per second"] for figures in (short, long)]
+    assert operations[0] < operations[1]  # for each token: attention looks at more
+    assert growth.search(2)["tokens per second"] > 0
+    data = growth.begin(300)
+    assert data["seconds, again"] < data["seconds, at first"]
+    assert data["MiB, again"] > 100
+
+
+def test_what_growth_is_measured_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "in_a_fresh_process", lambda contender: {"calls": 1})
+    rows = growth.compare_growth(10**5, 1)
+    contenders = {row["what"]: [] for row in rows}
+    for row in rows:
+        contenders[row["what"]].append(row["contender"])
+    assert contenders["data, by pairs"] == ["10,000 pairs", "100,000 pairs"]
+    assert contenders["search, by beams"][-1] == "16 beams"
+    assert contenders["training, by length"][-1] == "1024 tokens"
