@@ -1,21 +1,23 @@
-"""How fast a trained run translates: this package, and the class of transformers with the same weights."""
+"""How fast a trained run translates: by this package, and by transformers and CTranslate2 with the same weights."""
 
 import json
 import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from ..data.corpus import read_pairs
 from ..data.tokenizer import Encoder
+from ..inference.translator import Translator
 from ..memory import keep_freed_memory
 from ..training.recipe import load_recipe
-from .peers import peer_with_the_weights_of
+from .peers import ctranslate2_with_the_weights_of, peer_with_the_weights_of
 from .rounds import Figures, Row, measured_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -39,6 +41,12 @@ def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
                 "transformers, freed memory kept": partial(measure, by_peer=True, keeps_memory=True),
             }
             rows += measured_rows(what, contenders, rounds)
+        measure = partial(translate_lines, run, sources, Path(folder))
+        contenders = {"hf_vanilla, bfloat16": partial(measure, torch.bfloat16)}
+        contenders |= {"hf_vanilla, float32": partial(measure, torch.float32)}
+        if find_spec("ctranslate2"):
+            contenders["CTranslate2, float32"] = measure
+        rows += measured_rows("lines to lines, beam 5", contenders, rounds)
     return rows
 
 
@@ -71,8 +79,41 @@ def translate(
         found += model.generate(**batch, num_beams=num_beams).tolist()
     seconds = time.perf_counter() - started
     translations = tokenizer.batch_decode(found, skip_special_tokens=True)
-    file = texts / f"{num_beams} {batch_size}.json"
-    if not file.exists():
-        file.write_text(json.dumps(translations))
-    same = sum(text == other for text, other in zip(translations, json.loads(file.read_text()), strict=True))
-    return {"sentences per second": len(ids) / seconds, "texts as the first": same}
+    return _figures(translations, seconds, texts / f"{num_beams} {batch_size}.json")
+
+
+def translate_lines(
+    run: Path, sources: Sequence[Sequence[str]], texts: Path, dtype: torch.dtype | None = None
+) -> Figures:
+    """By our `Translator` if there is a type, or else by CTranslate2: each with the batches that suit it."""
+    keep_freed_memory()
+    if dtype:
+        translator = Translator.from_pretrained(run, dtype=dtype)
+        lines_to_lines = partial(translator.translate, num_beams=5)
+    else:
+        lines_to_lines = partial(_translate_by_ctranslate2, *_load_for_ctranslate2(run, texts / "ctranslate2"))
+    lines_to_lines(sources[:64])
+    started = time.perf_counter()
+    translations = lines_to_lines(sources)
+    return _figures(translations, time.perf_counter() - started, texts / "lines.json")
+
+
+def _load_for_ctranslate2(run: Path, folder: Path) -> tuple[Any, PreTrainedTokenizerFast]:
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run).eval(), AutoTokenizer.from_pretrained(run)
+    return ctranslate2_with_the_weights_of(model, tokenizer, folder), tokenizer
+
+
+def _translate_by_ctranslate2(
+    translator: Any, tokenizer: PreTrainedTokenizerFast, sources: Sequence[Sequence[str]]
+) -> list[str]:
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in Encoder(tokenizer).sources(sources)]
+    found = translator.translate_batch(tokens, beam_size=5, max_batch_size=2000, batch_type="tokens")
+    best = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
+    return tokenizer.batch_decode(best, skip_special_tokens=True)
+
+
+def _figures(translations: list[str], seconds: float, first: Path) -> Figures:
+    if not first.exists():
+        first.write_text(json.dumps(translations))
+    same = sum(text == other for text, other in zip(translations, json.loads(first.read_text()), strict=True))
+    return {"sentences per second": len(translations) / seconds, "texts as the first": same}

@@ -1,9 +1,21 @@
-"""Models of transformers that compute what ours computes: Marian's with post-norm, Pegasus's with pre-norm."""
+"""
+What computes the same as our models: of transformers, Marian's models with post-norm and Pegasus's with pre-norm; and
+CTranslate2.
+"""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration, PreTrainedModel
+from transformers import (
+    MarianConfig,
+    MarianMTModel,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration, VanillaSinusoidalPositions
@@ -56,3 +68,23 @@ def peer_with_the_weights_of(model: VanillaForConditionalGeneration) -> PreTrain
     peer.tie_weights()
     peer.generation_config = model.generation_config
     return peer
+
+
+def ctranslate2_with_the_weights_of(
+    model: VanillaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
+) -> Any:
+    """A translator of CTranslate2, in float32, from files in this folder."""
+    import ctranslate2
+    from ctranslate2.converters.transformers import BartLoader
+
+    peer = peer_with_the_weights_of(model)
+    peer.config.normalize_before, peer.config.normalize_embedding = model.config.norm_first, False
+    specification = BartLoader()(peer, tokenizer)
+    specification.validate()
+    specification.optimize()
+    folder.mkdir(exist_ok=True)
+    specification.save(str(folder))
+    # Several sentences at a time on a thread each: faster than all threads on the same.
+    return ctranslate2.Translator(
+        str(folder), compute_type="float32", inter_threads=torch.get_num_threads(), intra_threads=1
+    )

@@ -13,8 +13,9 @@ from transformers import GenerationMixin
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.benchmark import growth, rounds
 from hf_vanilla.benchmark.peak import operations_per_token
-from hf_vanilla.benchmark.peers import peer_of, peer_with_the_weights_of
+from hf_vanilla.benchmark.peers import ctranslate2_with_the_weights_of, peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
+from hf_vanilla.data.tokenizer import Encoder, train_tokenizer
 from hf_vanilla_cli import main
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -103,8 +104,29 @@ def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:
     train = ["train", str(QUICKSTART), *SMALL, *steps, "--output", str(tmp_path / "run")]
     CliRunner().invoke(main, train, catch_exceptions=False)
     rows = measured("generation", str(tmp_path / "run"), "--sentences", "6")
-    assert len(rows) == 3 * 3 * 2
-    assert all(row["median"] == 6 for row in rows if row["figure"] == "texts as the first")
+    assert len(rows) == (3 * 3 + 3) * 2
+    same = [row["median"] for row in rows if row["figure"] == "texts as the first" and "lines" not in row["what"]]
+    assert same == [6] * 9
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_ctranslate2_with_our_weights_finds_the_same(
+    make_model: Callable[..., Model], tmp_path: Path, norm_first: bool
+) -> None:
+    tokenizer = train_tokenizer(["a few words", "and others", "to be translated"], "character")
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    ids["decoder_start_token_id"] = tokenizer.bos_token_id
+    model = make_model(vocab_size=len(tokenizer), norm_first=norm_first, activation_function="relu", **ids).eval()
+    translator = ctranslate2_with_the_weights_of(model, tokenizer, tmp_path / "ctranslate2")
+    source = Encoder(tokenizer).sources([["to be"]])[0]
+    (found,) = translator.translate_batch([tokenizer.convert_ids_to_tokens(source)], beam_size=1, return_scores=True)
+    tokens = tokenizer.convert_tokens_to_ids(found.hypotheses[0])
+    targets = torch.tensor([[tokenizer.bos_token_id, *tokens]])
+    with torch.no_grad():
+        logits = model(torch.tensor([source]), decoder_input_ids=targets).logits[0]
+    assert logits.argmax(-1)[: len(tokens)].tolist() == tokens
+    if len(tokens) < 256:
+        assert int(logits[-1].argmax()) == tokenizer.eos_token_id
 
 
 def test_the_start_is_measured() -> None:
