@@ -306,6 +306,19 @@ class VanillaStack(VanillaPreTrainedModel):
         positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
         return self.dropout(inputs_embeds * math.sqrt(self.config.d_model) + positions)
 
+    def mask_of_source(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, encoder_hidden_states: Tensor | None = None
+    ) -> Any:
+        """Hides padding. Without any there would be nothing to hide, but to look for it would hold up a GPU."""
+        may_look = attention_mask is None or hidden_states.device.type == "cpu"
+        return create_bidirectional_mask(
+            self.config,
+            hidden_states,
+            attention_mask,
+            encoder_hidden_states,
+            allow_is_bidirectional_skip=may_look,
+        )
+
     def _check_length(self, length: int, past_length: int | Tensor) -> None:
         limit = self.config.max_position_embeddings
         if self.config.position_embedding_type != "learned" or isinstance(past_length, Tensor):
@@ -336,7 +349,7 @@ class VanillaEncoder(VanillaStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         hidden_states = self.embed(input_ids, inputs_embeds, attention_mask, position_ids)
-        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        mask = self.mask_of_source(hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
@@ -375,9 +388,7 @@ class VanillaDecoder(VanillaStack):
         hidden_states = self.embed(input_ids, inputs_embeds, attention_mask, position_ids, past_length)
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
         causal_mask = create_causal_mask(self.config, hidden_states, attention_mask, self_cache)
-        cross_mask = create_bidirectional_mask(
-            self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
-        )
+        cross_mask = self.mask_of_source(hidden_states, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,

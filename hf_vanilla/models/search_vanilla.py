@@ -133,7 +133,7 @@ class Ended:
         width = search.num_beams
         targets, scores, ends = targets[:, :width], scores[:, :width], ends[:, :width]
         scores = (scores / length**search.length_penalty).masked_fill(~ends, NEVER)
-        earlier = nn.functional.pad(self.targets, (0, 1 + length - self.targets.shape[-1]), value=search.fill)
+        earlier = nn.functional.pad(self.targets, (0, 1), value=search.fill)
         scores, best = torch.cat([self.scores, scores], dim=1).topk(width)
         lengths = torch.cat([self.lengths, ends * length], dim=1).gather(1, best)
         return type(self)(at(torch.cat([earlier, targets], dim=1), best), lengths, scores)
@@ -164,8 +164,7 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
         scores, parents, tokens = best_continuations(states, decoder.head, scores, search.candidates)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
         ends = search.ends(tokens, length + 1, sentences)
-        if ends[:, : search.num_beams].any():
-            ended = ended.together_with(candidates, scores, ends, length, search)
+        ended = ended.together_with(candidates, scores, ends, length, search)
         scores, chosen = (scores + ends * NEVER).topk(search.num_beams)
         running, hypotheses = at(candidates, chosen), firsts + parents.gather(1, chosen)
         is_open = ended.may_improve(scores[:, 0], length, search) & ~ends.all()
