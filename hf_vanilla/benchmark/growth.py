@@ -11,7 +11,6 @@ from statistics import median
 
 import torch
 import yaml
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
@@ -21,6 +20,7 @@ from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..training.cpu import make_fast_on_cpu
 from ..training.recipe import load_recipe
 from ..training.run import prepare
+from .peak import counted_operations
 from .rounds import Figures, Row, in_a_fresh_process, measured_rows, peak_memory
 
 TOKENS, STEPS = 4096, 3
@@ -75,7 +75,7 @@ def search(beams: int) -> Figures:
 
 
 def _measured(act: Callable[[], object], tokens: int) -> Figures:
-    with FlopCounterMode(display=False) as counter:
+    with counted_operations() as counter:
         act()
     seconds = []
     for _ in range(STEPS):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import PreTrainedModel
 
 from ..models.configuration_vanilla import VanillaConfig
@@ -18,12 +18,24 @@ def operations_per_token(model: PreTrainedModel, batches: Iterable[Mapping[str, 
     """Additions and multiplications of all matrix products of a step, padding counted, for each real target token."""
     operations = tokens = 0
     for batch in batches:
-        with FlopCounterMode(display=False) as counter:
+        with counted_operations() as counter:
             model(**batch, skip_logits=True).loss.backward()
         model.zero_grad()
         operations += counter.get_total_flops()
         tokens += int((batch["labels"] != -100).sum())
     return operations / tokens
+
+
+def counted_operations() -> FlopCounterMode:
+    """PyTorch's counter, which does not know its own attention on CPUs."""
+    aten = torch.ops.aten
+    formulas = {
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            lambda gradient, q, k, v, *_, **__: sdpa_backward_flop_count(gradient, q, k, v)
+        ),
+    }
+    return FlopCounterMode(display=False, custom_mapping=formulas)
 
 
 def peak_of_products(config: VanillaConfig, rows: int, dtype: torch.dtype) -> float:

@@ -79,10 +79,11 @@ def test_training_is_measured_against_transformers() -> None:
     assert all(row["median"] < 1 for row in rows if row["figure"] == "share of peak")
 
 
+@pytest.mark.parametrize(("implementation", "again"), [("eager", 0), ("sdpa", 1)])
 def test_operations_are_those_of_the_matrix_products(
-    make_model: Callable[..., Model], ragged: dict[str, Tensor]
+    make_model: Callable[..., Model], ragged: dict[str, Tensor], implementation: str, again: int
 ) -> None:
-    model = make_model(attn_implementation="eager").train()
+    model = make_model(attn_implementation=implementation).train()
     labels, sources = ragged["labels"], ragged["input_ids"]
     batch = {name: ragged[name] for name in ("input_ids", "attention_mask", "labels")}
     found = operations_per_token(model, [batch, batch]) * int((labels != -100).sum())
@@ -95,7 +96,11 @@ def test_operations_are_those_of_the_matrix_products(
     of_target = config.decoder_layers * (projections + scores * labels.shape[1] + feed_forward)
     of_target += config.decoder_layers * (config.d_model * attention + scores * sources.shape[1])
     of_target += config.d_model * config.vocab_size
-    assert found == 2 * 3 * (of_source * sources.numel() + of_target * targets)  # forward, and twice that backward
+    expected = 2 * 3 * (of_source * sources.numel() + of_target * targets)  # forward, and twice that backward
+    length = sources.shape[1]  # fused attention computes the products of queries and keys once more
+    scores = config.encoder_layers * sources.numel() * length
+    scores += config.decoder_layers * targets * (length + labels.shape[1])
+    assert found == expected + again * 2 * config.num_heads * config.d_kv * scores
 
 
 def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:
