@@ -1,7 +1,9 @@
-"""How the process treats memory that tensors free."""
+"""The memory of the process."""
 
 import ctypes
 import platform
+import resource
+import sys
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
 
@@ -19,3 +21,8 @@ def keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(M_TOP_PAD, 2**28)
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -26,6 +26,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "beam 5, one sentence at a time": {"num_beams": 5, "batch_size": 1},
 }
 
+MAX_TOKENS = 65_536  # of a batch, for our `Translator`
+MAX_SOURCE_TOKENS = 2_000  # of a batch, for CTranslate2, which with more would have idle threads
+
 
 def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
     """Sentences of the test set per second, and how many texts are the same."""
@@ -89,6 +92,7 @@ def translate_lines(
     keep_freed_memory()
     if dtype:
         translator = Translator.from_pretrained(run, dtype=dtype)
+        translator.max_tokens = MAX_TOKENS
         lines_to_lines = partial(translator.translate, num_beams=5)
     else:
         lines_to_lines = partial(_translate_by_ctranslate2, *_load_for_ctranslate2(run, texts / "ctranslate2"))
@@ -107,7 +111,7 @@ def _translate_by_ctranslate2(
     translator: Any, tokenizer: PreTrainedTokenizerFast, sources: Sequence[Sequence[str]]
 ) -> list[str]:
     tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in Encoder(tokenizer).sources(sources)]
-    found = translator.translate_batch(tokens, beam_size=5, max_batch_size=2000, batch_type="tokens")
+    found = translator.translate_batch(tokens, beam_size=5, max_batch_size=MAX_SOURCE_TOKENS, batch_type="tokens")
     best = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
     return tokenizer.batch_decode(best, skip_special_tokens=True)
 

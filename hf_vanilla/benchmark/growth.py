@@ -14,14 +14,14 @@ import yaml
 
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
-from ..memory import keep_freed_memory
+from ..memory import keep_freed_memory, peak_memory
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..training.cpu import make_fast_on_cpu
 from ..training.recipe import load_recipe
 from ..training.run import prepare
 from .peak import counted_operations
-from .rounds import Figures, Row, in_a_fresh_process, measured_rows, peak_memory
+from .rounds import Figures, Row, in_a_fresh_process, measured_rows
 
 TOKENS, STEPS = 4096, 3
 SENTENCES, WORDS, LONGEST = 16, 5000, 20
@@ -84,7 +84,7 @@ def _measured(act: Callable[[], object], tokens: int) -> Figures:
         seconds.append(time.perf_counter() - started)
     usual = median(seconds)
     giga = counter.get_total_flops() / 1e9
-    return {"tokens per second": tokens / usual, "GFLOP per second": giga / usual, "MiB": peak_memory()}
+    return {"tokens per second": tokens / usual, "GFLOP per second": giga / usual, "MiB": peak_memory() / 2**20}
 
 
 def begin(pairs: int) -> Figures:
@@ -126,4 +126,4 @@ def first_batch(file: Path) -> Figures:
     examples = TrainingPairs(prepared.train, prepared.tokenizer)
     (keys,) = islice(TokenBudgetBatches(lengths_of(prepared.train), TOKENS), 1)
     PairCollator(prepared.tokenizer.pad_token_id)([examples[key] for key in keys])
-    return {"seconds": time.perf_counter() - started, "MiB": peak_memory()}
+    return {"seconds": time.perf_counter() - started, "MiB": peak_memory() / 2**20}

@@ -5,8 +5,6 @@ Machines are noisy, and get warm and busy: a ratio within a round is worth more 
 """
 
 import multiprocessing
-import resource
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from statistics import median
@@ -43,12 +41,6 @@ def in_a_fresh_process(function: Callable[[], Figures]) -> Figures:
     """So that nothing that one contender sets, keeps or compiles helps or hinders another."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function).result()
-
-
-def peak_memory() -> float:
-    """MiB of this process."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 def _spread(name: str, figures: Sequence[float]) -> dict[str, float]:

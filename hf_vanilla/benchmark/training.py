@@ -27,11 +27,12 @@ from transformers import (
 
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
+from ..memory import peak_memory
 from ..training.recipe import Recipe, load_recipe
 from ..training.run import Prepared, new_model, prepare, train, training_arguments
 from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
-from .rounds import Figures, Row, measured_rows, peak_memory
+from .rounds import Figures, Row, measured_rows
 
 WARM_UP = 5  # steps that are not measured
 
@@ -79,7 +80,7 @@ def train_ours(job: Job) -> Figures:
         train(job.load(), run, lambda *_: [], lambda *_: {})
         logs = [entry for entry in json.loads((run / "history.json").read_text()) if "loss" in entry]
     speed = harmonic_mean([entry["target_tokens_per_second"] for entry in logs[1:]])
-    return {"tokens per second": speed, "MiB": peak_memory(), "share of peak": speed / highest_speed(job)}
+    return {"tokens per second": speed, "MiB": peak_memory() / 2**20, "share of peak": speed / highest_speed(job)}
 
 
 @torch.autocast("cpu", torch.bfloat16)
@@ -124,7 +125,7 @@ def train_theirs(job: Job, **arguments: Any) -> Figures:
         trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the table goes
         trainer.train()
     speed = meter.tokens / meter.seconds
-    return {"tokens per second": speed, "MiB": peak_memory(), "share of peak": speed / highest_speed(job)}
+    return {"tokens per second": speed, "MiB": peak_memory() / 2**20, "share of peak": speed / highest_speed(job)}
 
 
 def batch_size_of(recipe: Recipe, prepared: Prepared) -> int:

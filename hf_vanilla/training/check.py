@@ -2,7 +2,6 @@
 
 import math
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..data.quality import Finding, Split, all_findings
 from ..data.tokenizer import Encoder
 from ..files import free_space
+from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .cpu import make_fast_on_cpu
 from .recipe import Recipe
@@ -265,11 +265,6 @@ def _findings_of_room(plan: Plan, free: int) -> Iterator[Finding]:
                 f"a step takes {needed / 2**20:,.0f} MiB of memory, and this machine has {there / 2**20:,.0f}",
                 "lower training.max_tokens and raise training.gradient_accumulation_steps",
             )
-
-
-def peak_memory() -> int:
-    """Bytes of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def every(steps: float, total: int) -> int:
