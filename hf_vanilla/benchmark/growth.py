@@ -47,9 +47,9 @@ def small_model(width: int = 128) -> VanillaForConditionalGeneration:
     )
 
 
-def train(width: int = 128, length: int = 16, threads: int = 2) -> Figures:
+def train(width: int = 128, length: int = 16, threads: int | None = None) -> Figures:
     """Steps with as many tokens whatever the length of their sentences."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or torch.get_num_threads())
     model = small_model(width).train()
     make_fast_on_cpu(model)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import PreTrainedModel
 
 from ..models.configuration_vanilla import VanillaConfig
+from ..models.loss_vanilla import LOGITS_IN_A_CHUNK
 
 TRIALS = 5
-LOGITS_AT_ONCE = 5_000_000
 
 
 def operations_per_token(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]]) -> float:
@@ -42,7 +42,7 @@ def peak_of_products(config: VanillaConfig, rows: int, dtype: torch.dtype) -> fl
     """Additions and multiplications per second, in products of the sizes that the model's layers have."""
     width, inner, vocabulary = config.d_model, config.d_ff, config.vocab_size
     shapes = [(rows, width, width), (rows, width, inner), (rows, inner, width)]
-    shapes.append((max(1, min(rows, LOGITS_AT_ONCE // vocabulary)), width, vocabulary))
+    shapes.append((max(1, min(rows, LOGITS_IN_A_CHUNK // vocabulary)), width, vocabulary))
     seconds = sum(_seconds_of_product(*shape, dtype=dtype) for shape in shapes)
     return sum(2 * a * b * c for a, b, c in shapes) / seconds
 
