@@ -1,7 +1,8 @@
-"""Training text to a tokenizer: joint byte-pair encoding, characters or words, as a plain fast tokenizer."""
+"""Training text to a plain fast tokenizer: joint byte-pair encoding, characters, words, or words and characters."""
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Literal
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-TokenizerKind = Literal["bpe", "character", "word"]
+TokenizerKind = Literal["bpe", "character", "word", "hybrid"]
 
 # The ids are those that VanillaConfig defaults to.
 SPECIAL_TOKENS = {
@@ -20,6 +21,7 @@ SPECIAL_TOKENS = {
     "unk_token": "<unk>",
     "sep_token": "<sep>",
 }
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def train_tokenizer(
@@ -30,9 +32,12 @@ def train_tokenizer(
 
     Under "bpe" (over bytes) and "character" (with bytes for characters that the texts do not have) nothing is unknown,
     and decoding gives back the text in NFC, lower-cased if asked for. "word" takes what white space separates, and
-    knows the `vocab_size` most frequent. Special tokens are never found in text: they are spelt like any other.
+    knows the `vocab_size` most frequent. "hybrid" knows the most frequent words too, and spells the others: a phoneme
+    is one token, and a word to be pronounced is its letters. Special tokens are never found in text: they are spelt
+    like any other.
     """
-    tokenizer = {"bpe": _byte_pairs, "character": _characters, "word": _words}[kind](texts, vocab_size, lowercase)
+    train = {"bpe": _byte_pairs, "character": _characters, "word": _words, "hybrid": _words_and_characters}[kind]
+    tokenizer = train(texts, vocab_size, lowercase)
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
@@ -65,13 +70,39 @@ def _byte_pairs(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Token
 
 def _characters(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     normalizer = _normalizer(lowercase)
-    alphabet = sorted({character for text in texts for character in normalizer.normalize_str(text)})
-    tokens = [*SPECIAL_TOKENS.values(), *(f"<0x{byte:02X}>" for byte in range(256)), *alphabet]
-    vocab = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token=SPECIAL_TOKENS["unk_token"]))
+    alphabet = {character for text in texts for character in normalizer.normalize_str(text)}
+    tokenizer = Tokenizer(_spelling(sorted(alphabet), words=[]))
     tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
+
+
+def _words_and_characters(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    normalizer = _normalizer(lowercase, normalizers.Prepend(" "))
+    words_with_space = pre_tokenizers.Split(" ", "merged_with_next")
+    counts = Counter(
+        word for text in texts for word, _ in words_with_space.pre_tokenize_str(normalizer.normalize_str(text))
+    )
+    alphabet = sorted({character for word in counts for character in word})
+    frequent = sorted((word for word in counts if len(word) > 1), key=lambda word: (-counts[word], word))
+    room = max(0, vocab_size - len(SPECIAL_TOKENS) - len(BYTES) - len(alphabet))
+    tokenizer = Tokenizer(_spelling(alphabet, frequent[:room]))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = words_with_space
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def _spelling(alphabet: Sequence[str], words: Sequence[str]) -> models.BPE:
+    """Each of `words`, with its space, is a token: none can be a special one. Others are spelt, if need be in bytes."""
+    vocab = {token: index for index, token in enumerate([*SPECIAL_TOKENS.values(), *BYTES, *alphabet, *words])}
+    return models.BPE(
+        vocab=vocab,
+        merges=[],
+        ignore_merges=bool(words),  # a whole word is looked up first
+        byte_fallback=True,
+        unk_token=SPECIAL_TOKENS["unk_token"],
+    )
 
 
 def _words(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:

@@ -12,7 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from hf_vanilla.data.tokenizer import SPECIAL_TOKENS, Encoder, SubwordDropout, TokenizerKind, train_tokenizer
 
 TEXTS = ["a small dog runs .", "ein kleiner Hund rennt .", "two dogs are running in 2024 !", "zwei Hunde rennen ."] * 5
-LOSSLESS: list[TokenizerKind] = ["bpe", "character"]
+LOSSLESS: list[TokenizerKind] = ["bpe", "character", "hybrid"]
+KINDS: list[TokenizerKind] = [*LOSSLESS, "word"]
 
 
 def make(kind: TokenizerKind, lowercase: bool = False) -> PreTrainedTokenizerFast:
@@ -33,7 +34,7 @@ def test_decoding_gives_back_the_normalised_text(kind: TokenizerKind, lowercase:
     tokenizer = TOKENIZERS[kind, lowercase]
     ids = tokenizer(text)["input_ids"]
     normalised = tokenizer.backend_tokenizer.normalizer.normalize_str(text)
-    assert tokenizer.decode(ids, skip_special_tokens=True) == (normalised[1:] if kind == "bpe" else normalised)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == (normalised if kind == "character" else normalised[1:])
     assert ids[-1] == tokenizer.eos_token_id
     assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
 
@@ -45,7 +46,7 @@ def test_normalising_is_nfc_and_lower_case_if_asked() -> None:
         assert TOKENIZERS[kind, False].backend_tokenizer.normalizer.normalize_str("E\u0301T").lstrip() == "\xc9T"
 
 
-@pytest.mark.parametrize("kind", ["bpe", "character", "word"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_in_text_are_text(kind: TokenizerKind) -> None:
     tokenizer = make(kind)
     text = " ".join([*SPECIAL_TOKENS.values(), "a</s>b", "<pad><pad>"])
@@ -56,7 +57,7 @@ def test_special_tokens_in_text_are_text(kind: TokenizerKind) -> None:
 def test_ids_of_special_tokens_are_the_configurations_defaults() -> None:
     from hf_vanilla import VanillaConfig
 
-    for kind in ("bpe", "character", "word"):
+    for kind in KINDS:
         tokenizer, config = make(kind), VanillaConfig()
         for name in ("bos_token_id", "pad_token_id", "eos_token_id"):
             assert getattr(tokenizer, name) == getattr(config, name)
@@ -66,6 +67,23 @@ def test_words_are_what_white_space_separates_and_the_rare_are_unknown() -> None
     tokenizer = train_tokenizer(["a a a b b c"], "word", vocab_size=7)
     tokens = tokenizer.convert_ids_to_tokens(tokenizer("b  a c")["input_ids"])
     assert tokens == ["b", "a", "<unk>", "</s>"]
+
+
+def test_a_hybrid_knows_frequent_words_and_spells_the_others() -> None:
+    pairs = ["ABATE", "AH B EY T", "BATE", "B EY T", "ATE", "EY T"]
+    basic = len(SPECIAL_TOKENS) + 256 + len(set("".join(pairs)))
+    tokenizer = train_tokenizer(pairs, "hybrid", vocab_size=basic + 3)
+    assert tokenizer.tokenize("AH B EY T") == [" ", "A", "H", " B", " EY", " T"]  # the three most frequent
+    assert tokenizer.tokenize("BATE") == [" ", "B", "A", "T", "E"]
+    assert tokenizer.tokenize("TÜ") == [" ", "T", "<0xC3>", "<0x9C>"]
+    assert len(tokenizer) == basic + 3
+
+
+@pytest.mark.parametrize("vocab_size", [1, 270, 10_000])
+def test_a_hybrid_of_any_size_loses_nothing(vocab_size: int) -> None:
+    tokenizer = train_tokenizer(TEXTS, "hybrid", vocab_size=vocab_size)
+    for text in [*TEXTS, "unseen wörds"]:
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
 
 def test_a_word_has_the_same_tokens_wherever_it_stands() -> None:
@@ -97,12 +115,13 @@ def test_saved_tokenizer_loads_without_this_package(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(expected)
 
 
-def test_parts_of_a_source_are_joined_by_the_separator() -> None:
-    tokenizer = TOKENIZERS["character", False]
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_parts_of_a_source_are_joined_by_the_separator(kind: TokenizerKind) -> None:
+    tokenizer = TOKENIZERS[kind, False]
     (ids,) = Encoder(tokenizer).sources([["run", "<sep>", "dog"]])
     assert ids.count(tokenizer.sep_token_id) == 2
     assert ids[-1] == tokenizer.eos_token_id
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "run<sep>dog"
+    assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == "run<sep>dog"
 
 
 def test_dropout_is_a_function_of_its_seed_and_keeps_the_text() -> None:
