@@ -15,7 +15,8 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .search_vanilla import IncrementalDecoder, Search, beam_search, greedy_search
+from .decoding_vanilla import IncrementalDecoder
+from .search_vanilla import Search, beam_search, greedy_search
 
 KEYS = ("length_penalty_type", "max_length_beyond_source")
 LENGTH_PENALTY_TYPES = (None, "gnmt")
@@ -190,7 +191,7 @@ class VanillaGenerationMixin(GenerationMixin):
             and type(cache.self_attention_cache) is DynamicCache
             and cache.get_seq_length() == 0
             and not self.tp_size
-            and not any(map(_is_watched, (self, self.model, self.get_decoder(), *self.get_decoder().layers)))
+            and not any(map(_is_watched, (self, self.model, *self.get_decoder().modules())))
         )
 
     def _search(

@@ -64,7 +64,7 @@ class VanillaAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal  # without it the backends of transformers would take every attention for causal
-        self.head_size, self.value_size = config.d_kv, config.d_v
+        self.num_heads, self.head_size, self.value_size = config.num_heads, config.d_kv, config.d_v
         self.scaling = config.d_kv**-0.5
         self.dropout = config.attention_dropout
         self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_kv)
@@ -81,36 +81,40 @@ class VanillaAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Queries come from `hidden_states`; keys and values too, or from the encoder if its states are given."""
-        query = self._split_heads(self.q_proj(hidden_states), self.head_size)
+        query = self.split_heads(self.q_proj(hidden_states), self.head_size)
         if encoder_hidden_states is None:
-            key, value = self._keys_and_values(hidden_states)
+            key, value = self.keys_and_values(hidden_states)
             if past_key_values is not None:
                 key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
         else:
             key, value = self._encoder_keys_and_values(encoder_hidden_states, past_key_values)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, scaled_dot_product_attention)
-        dropout = self.dropout if self.training else 0.0
-        heads, weights = attend(
-            self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs
-        )
+        heads, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.o_proj(heads.flatten(2)), weights  # (B, T, H, V) -> (B, T, D)
 
-    def _split_heads(self, states: Tensor, size: int) -> Tensor:
-        return states.unflatten(-1, (-1, size)).transpose(1, 2)  # (B, L, H * K) -> (B, H, L, K)
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """The heads' Attention(Q, K, V) by the chosen implementation: (B, H, L, K), (B, H, S, K) -> (B, L, H, V)."""
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, scaled_dot_product_attention)
+        dropout = self.dropout if self.training else 0.0
+        return attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
 
-    def _keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        key = self._split_heads(self.k_proj(states), self.head_size)
-        return key, self._split_heads(self.v_proj(states), self.value_size)
+    def split_heads(self, states: Tensor, size: int) -> Tensor:
+        return states.view(*states.shape[:2], -1, size).transpose(1, 2)  # (B, L, H * K) -> (B, H, L, K)
+
+    def keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        key = self.split_heads(self.k_proj(states), self.head_size)
+        return key, self.split_heads(self.v_proj(states), self.value_size)
 
     def _encoder_keys_and_values(self, states: Tensor, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
         """The encoder's keys and values do not change from one target token to the next: computed once if cached."""
         if cache is None:
-            return self._keys_and_values(states)
+            return self.keys_and_values(states)
         if cache.is_updated.get(self.layer_idx):
             layer = cache.cross_attention_cache.layers[self.layer_idx]
             return layer.keys, layer.values
         cache.is_updated[self.layer_idx] = True
-        return cache.cross_attention_cache.update(*self._keys_and_values(states), self.layer_idx)
+        return cache.cross_attention_cache.update(*self.keys_and_values(states), self.layer_idx)
 
 
 class VanillaFeedForward(nn.Module):

@@ -14,58 +14,15 @@ D d_model, N vocabulary size.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask
+
+from .decoding_vanilla import IncrementalDecoder
 
 LOGITS_AT_ONCE = 2_000_000  # few enough for a cache
 NEVER = -1e9  # the score, in transformers' search, of what must not be chosen
-
-
-class IncrementalDecoder:
-    """
-    The decoder's states after the last token of each hypothesis, one token after the other.
-
-    To all but self-attention, the hypotheses of a sentence are like positions of one target.
-    """
-
-    def __init__(self, model: PreTrainedModel, encoder_states: Tensor, source_mask: Tensor | None):
-        self.decoder: Any = model.get_decoder()
-        self.head: Any = model.get_output_embeddings()
-        self.embedding = self.decoder.embed_tokens or model.get_input_embeddings()
-        self.encoder_states = encoder_states
-        self.mask = create_bidirectional_mask(model.config, encoder_states[:, :1], source_mask, encoder_states)
-        self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-        self.length = 0
-
-    def states(self, tokens: Tensor) -> Tensor:
-        """With one more token of each hypothesis: (B, W) -> (B, W, D)."""
-        states = self.decoder.embed(None, self.embedding(tokens.reshape(-1, 1)), None, None, self.length)
-        self.length += 1
-        for layer in self.decoder.layers:
-            states = self._layer(layer, states, len(tokens))
-        return self.decoder.layer_norm(states).view(*tokens.shape, -1)
-
-    def _layer(self, layer: Any, states: Tensor, sentences: int) -> Tensor:
-        states = layer.self_attn_sublayer(states, lambda x: layer.self_attn(x, past_key_values=self.cache)[0])
-        rows, states = states, states.view(sentences, -1, states.shape[-1])  # (B * W, 1, D) -> (B, W, D)
-        states = layer.cross_attn_sublayer(
-            states, lambda x: layer.cross_attn(x, self.mask, self.encoder_states, self.cache)[0]
-        )
-        return layer.feed_forward_sublayer(states, lambda x: layer.feed_forward(x)).view_as(rows)
-
-    def choose(self, hypotheses: Tensor) -> None:
-        """Go on with these, counted over all sentences."""
-        self.cache.self_attention_cache.reorder_cache(hypotheses)
-
-    def keep(self, sentences: Tensor) -> None:
-        """Go on with these sentences alone. Their hypotheses are to be chosen besides."""
-        self.cache.cross_attention_cache.reorder_cache(sentences)
-        self.mask = self.mask if self.mask is None else self.mask[sentences]
 
 
 @dataclass(frozen=True)
@@ -218,4 +175,4 @@ def in_order(sentences: Sequence[Tensor], parts: Sequence[Tensor], fill: int) ->
     return torch.cat(filled)[torch.cat(list(sentences)).argsort()]
 
 
-__all__ = ["IncrementalDecoder", "Search", "beam_search", "greedy_search"]
+__all__ = ["Search", "beam_search", "greedy_search"]

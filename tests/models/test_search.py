@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationMixin, StoppingCriteria, TextStreamer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
@@ -176,7 +176,8 @@ def test_what_happens_when_layers_are_called_still_happens(
     expected = model.generate(**source, num_beams=2)
     assert ours.times == 1
     calls = []
-    for watched in (model, model.model, model.get_decoder(), model.get_decoder().layers[-1]):
+    layer = model.get_decoder().layers[-1]
+    for watched in (model, model.model, model.get_decoder(), layer, layer.cross_attn, layer.self_attn.k_proj):
         handle = watched.register_forward_hook(lambda *_: calls.append(1))
         assert torch.equal(model.generate(**source, num_beams=2), expected)
         handle.remove()
@@ -187,6 +188,23 @@ def test_what_happens_when_layers_are_called_still_happens(
     assert torch.equal(model.generate(**source, num_beams=2), expected)
     assert calls
     assert ours.times == 1
+
+
+def test_projections_that_are_more_than_linear_maps(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder
+) -> None:
+    class Adapted(nn.Linear):
+        def forward(self, states: Tensor) -> Tensor:
+            return super().forward(states) + states.roll(1, dims=-1)
+
+    model = make_decided()
+    plain = model.generate(**source, num_beams=3)
+    for layer in model.get_decoder().layers:
+        layer.self_attn.v_proj.__class__ = Adapted
+    expected, _ = theirs(model, source, num_beams=3)
+    assert torch.equal(model.generate(**source, num_beams=3), expected)
+    assert not torch.equal(expected, plain)
+    assert ours.times == 2
 
 
 def test_a_streamer_gets_its_tokens(make_decided: Callable[..., Model], source: Source, ours: Recorder) -> None:
@@ -208,13 +226,16 @@ def test_a_streamer_gets_its_tokens(make_decided: Callable[..., Model], source: 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_what_is_finished_is_not_computed_any_more(
-    make_decided: Callable[..., Model], source: Source, num_beams: int
+    make_decided: Callable[..., Model], source: Source, monkeypatch: pytest.MonkeyPatch, num_beams: int
 ) -> None:
     model = make_decided()
     rows: dict[str, list[int]] = {"head": [], "keys": []}
     model.lm_head.register_forward_hook(lambda _, inputs, __: rows["head"].append(inputs[0].shape[0]))
     cross_attention = model.get_decoder().layers[0].cross_attn
-    cross_attention.k_proj.register_forward_hook(lambda _, inputs, __: rows["keys"].append(inputs[0].shape[0]))
+    usual = cross_attention.keys_and_values
+    monkeypatch.setattr(
+        cross_attention, "keys_and_values", lambda states: (rows["keys"].append(len(states)), usual(states))[1]
+    )
     found = model.generate(**source, num_beams=num_beams, max_length_beyond_source=2)
     assert rows["keys"] == [SENTENCES]  # of each sentence once, whatever the number of hypotheses
     assert rows["head"][0] == SENTENCES
