@@ -218,6 +218,7 @@ def test_a_card_that_cannot_be_written_stops_nothing(trained: Path, tmp_path: Pa
 def test_a_loss_that_is_no_number_stops_the_training_and_says_what_to_change(tmp_path: Path) -> None:
     done = run(*TRAIN, "training.learning_rate=1e30", "--output", str(tmp_path / "run"))
     assert done.returncode == 1
+    assert done.stderr.count("freed memory is kept") == 1
     assert "Error: the loss is" in done.stderr
     assert "lower training.learning_rate (1e+30)" in done.stderr
     assert "Traceback" not in done.stderr

@@ -33,7 +33,7 @@ from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .checkpoints import average_checkpoints
-from .cpu import make_fast_on_cpu
+from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
 from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError, refuse_another_recipe
 from .saving import newest_whole_checkpoint, only_writer
@@ -91,6 +91,7 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         model = new_model(recipe, prepared.tokenizer)
         if arguments.use_cpu:
             make_fast_on_cpu(model)
+            say(f"on CPUs, with {torch.get_num_threads()} threads: {HOW_FAST_ON_CPU}")
         stop = StopOnSignal()
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
         found = [newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None]
