@@ -38,53 +38,13 @@ def projected_cross_entropy(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """
-    With logits z of a token whose label is y and eps spread over N tokens, the loss of the token is
-
-        log sum_j exp(z_j) - (1 - eps) z_y - eps / N sum_j z_j
-
-    and its gradient softmax(z) - (1 - eps) [j = y] - eps / N. The last terms of both are linear in the state: they are
-    taken once, from the mean of the embeddings, rather than from each logit.
-    """
-
     @staticmethod
-    def forward(
-        ctx: Any,
-        states: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        ignored: int,
-        label_smoothing: float,
-        dtype: torch.dtype,
-        needs_gradients: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, states: Tensor, weight: Tensor, labels: Tensor, *options: Any) -> Tensor:
         ctx.dtypes = states.dtype, weight.dtype
-        exact = torch.promote_types(dtype, torch.float32)
-        counts = labels.ne(ignored)[:, None]
-        targets = labels.clamp(min=0)[:, None]
-        states, weight = states.to(dtype) * counts, weight.to(dtype)
-        spread, sum_of_states = label_smoothing * weight.mean(0, dtype=exact), states.sum(0, dtype=exact)
-        states_gradient = torch.empty_like(states)
-        weight_gradient = torch.zeros_like(weight, dtype=exact)
-        size = max(1, LOGITS_IN_A_CHUNK // len(weight))
-        with torch.autocast(states.device.type, enabled=False):
-            loss = -(sum_of_states @ spread)
-            for start in range(0, len(states), size):
-                chunk = slice(start, start + size)
-                logits = states[chunk] @ weight.T
-                probabilities = logits.softmax(-1)
-                # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
-                log_sum = logits.amax(-1, True).to(exact) - probabilities.amax(-1, True).to(exact).log()
-                right = logits.gather(-1, targets[chunk]).to(exact)
-                loss += ((log_sum - (1 - label_smoothing) * right) * counts[chunk]).sum()
-                if needs_gradients:
-                    right_gradient = torch.full_like(right, label_smoothing - 1, dtype=dtype)
-                    gradient = probabilities.scatter_add_(-1, targets[chunk], right_gradient)
-                    torch.mm(gradient, weight, out=states_gradient[chunk])
-                    weight_gradient += gradient.T @ states[chunk]
-        states_gradient -= spread.to(dtype)
-        weight_gradient -= label_smoothing / len(weight) * sum_of_states
-        ctx.save_for_backward(states_gradient * counts, weight_gradient)
+        # Compilers take it as one operation: they would unroll the loop over chunks, anew for every number of tokens.
+        compute = chunk_by_chunk if torch.compiler.is_compiling() else _chunk_by_chunk
+        loss, states_gradient, weight_gradient = compute(states, weight, labels, *options)
+        ctx.save_for_backward(states_gradient, weight_gradient)
         return loss
 
     @staticmethod
@@ -92,6 +52,77 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         states_gradient, weight_gradient = (saved * gradients[0] for saved in ctx.saved_tensors)
         states_dtype, weight_dtype = ctx.dtypes
         return states_gradient.to(states_dtype), weight_gradient.to(weight_dtype), None, None, None, None, None
+
+
+def _chunk_by_chunk(
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    ignored: int,
+    label_smoothing: float,
+    dtype: torch.dtype,
+    needs_gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    The loss, and its gradients for states and weight if they are needed.
+
+    With logits z of a token whose label is y and eps spread over N tokens, the loss of the token is
+
+        log sum_j exp(z_j) - (1 - eps) z_y - eps / N sum_j z_j
+
+    and its gradient softmax(z) - (1 - eps) [j = y] - eps / N. The last terms of both are linear in the state: they are
+    taken once, from the mean of the embeddings, rather than from each logit.
+    """
+    exact = torch.promote_types(dtype, torch.float32)
+    counts = labels.ne(ignored)[:, None]
+    targets = labels.clamp(min=0)[:, None]
+    states, weight = states.to(dtype) * counts, weight.to(dtype)
+    spread, sum_of_states = label_smoothing * weight.mean(0, dtype=exact), states.sum(0, dtype=exact)
+    states_gradient = torch.empty_like(states)
+    weight_gradient = torch.zeros_like(weight, dtype=exact)
+    size = max(1, LOGITS_IN_A_CHUNK // len(weight))
+    with torch.autocast(states.device.type, enabled=False):
+        loss = -(sum_of_states @ spread)
+        for start in range(0, len(states), size):
+            chunk = slice(start, start + size)
+            logits = states[chunk] @ weight.T
+            probabilities = logits.softmax(-1)
+            # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
+            log_sum = logits.amax(-1, True).to(exact) - probabilities.amax(-1, True).to(exact).log()
+            right = logits.gather(-1, targets[chunk]).to(exact)
+            loss += ((log_sum - (1 - label_smoothing) * right) * counts[chunk]).sum()
+            if needs_gradients:
+                right_gradient = torch.full_like(right, label_smoothing - 1, dtype=dtype)
+                gradient = probabilities.scatter_add_(-1, targets[chunk], right_gradient)
+                torch.mm(gradient, weight, out=states_gradient[chunk])
+                weight_gradient += gradient.T @ states[chunk]
+    states_gradient -= spread.to(dtype)
+    weight_gradient -= label_smoothing / len(weight) * sum_of_states
+    return loss, states_gradient * counts, weight_gradient
+
+
+# Named after the module, of which there may be two: the installed one, and a copy that came with a model from the Hub.
+chunk_by_chunk = torch.library.custom_op(
+    f"{__name__.replace('.', '_')}::chunk_by_chunk", _chunk_by_chunk, mutates_args=()
+)
+
+
+@chunk_by_chunk.register_fake
+def _shapes_and_types(
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    ignored: int,
+    label_smoothing: float,
+    dtype: torch.dtype,
+    needs_gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    exact = torch.promote_types(dtype, torch.float32)
+    return (
+        states.new_empty((), dtype=exact),
+        torch.empty_like(states, dtype=dtype),
+        torch.empty_like(weight, dtype=exact),
+    )
 
 
 __all__ = ["projected_cross_entropy"]

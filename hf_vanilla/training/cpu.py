@@ -1,5 +1,7 @@
 """What makes a training step fast on a CPU."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,11 +66,20 @@ class QuickDropout(nn.Dropout):
         return dropped
 
 
-def random_mask(shape: torch.Size, rate: float) -> Tensor:
+@torch.library.custom_op("hf_vanilla::mask_of_seed", mutates_args=())  # to compilers, one operation
+def mask_of_seed(seed: Tensor, shape: Sequence[int], rate: float) -> Tensor:
     """Where to keep: False with probability `rate`, which is rounded to 1 / 65536."""
-    bits = np.random.Generator(np.random.SFC64(int(torch.randint(2**63 - 1, ()))))
-    draws = bits.integers(0, 2**64, size=-(-shape.numel() // 4), dtype=np.uint64)
-    return torch.from_numpy(draws.view(np.uint16)[: shape.numel()] >= round(rate * 65536)).view(shape)
+    number = math.prod(shape)
+    bits = np.random.Generator(np.random.SFC64(int(seed)))
+    draws = bits.integers(0, 2**64, size=-(-number // 4), dtype=np.uint64)
+    return torch.from_numpy(draws.view(np.uint16)[:number] >= round(rate * 65536)).view(shape)
+
+
+mask_of_seed.register_fake(lambda seed, shape, rate: torch.empty(shape, dtype=torch.bool))
+
+
+def random_mask(shape: Sequence[int], rate: float) -> Tensor:
+    return mask_of_seed(torch.randint(2**63 - 1, ()), shape, rate)
 
 
 class _Masked(torch.autograd.Function):

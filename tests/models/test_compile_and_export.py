@@ -54,14 +54,15 @@ def loss_and_gradients(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, 
 @pytest.mark.parametrize(
     "variant", [{}, {"norm_first": True, "position_embedding_type": "learned"}], ids=["paper", "pre-norm and learned"]
 )
+@pytest.mark.parametrize("skip_logits", [False, True])
 def test_one_compiled_graph_trains_on_every_shape_as_eager_does(
-    variant: dict[str, object], make_model: MakeModel
+    variant: dict[str, object], make_model: MakeModel, skip_logits: bool
 ) -> None:
     model = make_model(dropout=0.0, encoder_layers=1, decoder_layers=1, **variant).train()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for shape in SHAPES:
-            batch = random_batch(*shape)
+            batch = random_batch(*shape) | {"skip_logits": skip_logits}
             expected = loss_and_gradients(model, batch)
             assert_close(loss_and_gradients(compiled, batch), expected, rtol=0, atol=1e-5)
     assert graphs() == 1

@@ -89,6 +89,39 @@ def test_a_model_made_fast_keeps_its_rates_its_weights_and_its_function() -> Non
     torch.testing.assert_close(model(**inputs).logits, expected)
 
 
+def test_a_compiled_model_made_fast_is_one_graph_that_drops_something_else_each_time() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    def twice(states: torch.Tensor) -> torch.Tensor:
+        return torch.stack([dropout(states), dropout(states)])
+
+    dropout = QuickDropout(0.5)
+    compiled = torch.compile(twice, fullgraph=True, dynamic=True, backend="aot_eager")
+    for length in (40, 50, 60):
+        states = torch.ones(length, 30, requires_grad=True)
+        found = [compiled(states), compiled(states)]
+        masks = torch.cat(found)
+        assert len(masks.flatten(1).unique(dim=0)) == 4
+        (gradient,) = torch.autograd.grad(masks.sum(), states)
+        assert torch.equal(gradient, masks.sum(0))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_training_with_a_compiled_model_is_one_graph_for_all_shapes() -> None:
+    config = VanillaConfig(vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1)
+    model = VanillaForConditionalGeneration(config).train()
+    make_fast_on_cpu(model)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch._dynamo.config.patch(error_on_recompile=True), torch.autocast("cpu", torch.bfloat16):
+        for sentences, length in [(3, 7), (2, 5), (4, 9), (9, 2)]:
+            ids = torch.randint(3, 20, (sentences, length))
+            compiled(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids, skip_logits=True).loss.backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 @pytest.mark.parametrize(("keys", "keeps_weights"), [(cpu.SHORT, True), (cpu.SHORT + 1, False)])
 def test_weights_of_attention_are_kept_for_short_sequences_only(keys: int, keeps_weights: bool) -> None:
     config = VanillaConfig(
