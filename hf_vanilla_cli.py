@@ -101,8 +101,11 @@ def check(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json
     with working():
         from hf_vanilla.training.check import check as checked
         from hf_vanilla.training.recipe import load_recipe
+        from hf_vanilla.workflow import check_scores
 
-        report = checked(load_recipe(recipe, overrides), output or Path("runs") / recipe.stem)
+        chosen = load_recipe(recipe, overrides)
+        check_scores(chosen)
+        report = checked(chosen, output or Path("runs") / recipe.stem)
     findings = [str(finding) for finding in report.findings]
     if as_json:
         show(report.facts | {"findings": findings}, as_json)

@@ -7,6 +7,7 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from .data.corpus import Pair, read_pairs
@@ -18,14 +19,26 @@ from .files import write_whole
 from .inference.translator import Translator
 from .training.checkpoints import average_checkpoints
 from .training.progress import say
-from .training.recipe import Recipe, load_recipe
+from .training.recipe import Recipe, RecipeError, load_recipe
 from .training.run import train
 
 Scores = dict[str, float | str]
 
 
+def check_scores(recipe: Recipe) -> None:
+    """Score a line, to know before a training whether there are the metrics that it asks for."""
+    try:
+        scores = scores_of(recipe, ["a line"], ["a line"])
+    except ValueError as error:
+        raise RecipeError(f"training.metrics: {error}") from None
+    known = ["loss", *(name for name, value in scores.items() if isinstance(value, float))]
+    if recipe.metric not in known:
+        raise RecipeError(f"training.metric_for_best_model: {recipe.metric!r} is none of {', '.join(known)}")
+
+
 def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     """Train into the directory `run`, or go on there; write its report and its card."""
+    check_scores(recipe)
     train(recipe, run, greedy_translations, lambda found, references: scores_of(recipe, found, references))
     if not PartialState().is_main_process:
         return {}
@@ -90,7 +103,10 @@ def greedy_translations(
 ) -> list[str]:
     """Quick translations to see how a training goes; every process makes its share of them."""
     state = PartialState()
-    mine = sources[state.process_index :: state.num_processes]
     options: dict[str, Any] = {"num_beams": 1, "length_penalty_type": None}
-    shares = gather_object([Translator(model, tokenizer).translate(mine, **options)])
+    translator = Translator(model, tokenizer)
+    if isinstance(model, FSDPModule):  # its processes gather weights together: none may have a batch more than another
+        return translator.translate(sources, **options)
+    mine = sources[state.process_index :: state.num_processes]
+    shares = gather_object([translator.translate(mine, **options)])
     return [shares[index % state.num_processes][index // state.num_processes] for index in range(len(sources))]

@@ -17,6 +17,8 @@ from itertools import product
 from random import Random
 from typing import Any, Generic, TypeVar
 
+from .errors import InvalidDataError
+
 SPLITS = ("train", "validation", "test")
 LARGEST = {"train": 100_000, "validation": 5_000, "test": 5_000}  # beyond it, times and ordinals are used up
 
@@ -66,9 +68,11 @@ def spoken_pairs(split: str, size: int, seed: int = 0) -> Iterator[tuple[str, st
     to each. Whatever the sizes and seeds, no pair of one split shares what is said or what is written with another's.
     """
     if split not in SPLITS:
-        raise ValueError(f"split ({split!r}) must be one of {', '.join(SPLITS)}")
+        raise InvalidDataError(f"split ({split!r}) must be one of {', '.join(SPLITS)}")
     if not 0 <= size <= LARGEST[split]:
-        raise ValueError(f"size ({size}) must be between 0 and {LARGEST[split]}, the most that split {split!r} gives")
+        raise InvalidDataError(
+            f"size ({size}) must be between 0 and {LARGEST[split]}, the most that split {split!r} gives"
+        )
     return draw_pairs(split, size, Random(f"{split} {seed}"))  # noqa: S311
 
 

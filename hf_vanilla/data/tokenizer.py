@@ -139,6 +139,8 @@ class Encoder:
         return [*ids, self.tokenizer.eos_token_id]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:  # an empty list is more than transformers' tokenizers can take
+            return []
         return self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"]
 
 

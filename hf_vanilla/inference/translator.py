@@ -29,8 +29,10 @@ class Translator:
 
     @classmethod
     def from_pretrained(cls, run: str | Path, **model_arguments: Any) -> Self:
-        """Load a run directory, or a model from the Hub."""
+        """Load a run directory, or a model from the Hub, onto the GPU if there is one."""
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
+        if torch.accelerator.is_available() and "device_map" not in model_arguments:
+            model.to(torch.accelerator.current_accelerator())
         return cls(model.eval(), AutoTokenizer.from_pretrained(run))
 
     @torch.no_grad()

@@ -94,8 +94,8 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
         recipe = _parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecipeError(f"{file}: cannot be read: {error}") from None
-    recipe = {} if recipe is None else recipe
-    for name, section in _sections(recipe, str(file)).items():
+    recipe = _sections({} if recipe is None else recipe, str(file))
+    for name, section in recipe.items():
         _mapping(section, name)
     for override in overrides:
         _override(recipe, override)
@@ -105,7 +105,7 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
 MAY_CHANGE = (
     "data.test",
     "generation",
-    *("training.max_steps", "training.num_train_epochs", "training.average"),
+    "training.average",
     *(
         "training.logging_",
         "training.eval_",
@@ -114,18 +114,24 @@ MAY_CHANGE = (
         "training.bleu_tokenize",
     ),
     *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
-    *("training.dataloader_", "training.ddp_timeout", "training.push_to_hub", "training.hub_"),
+    *("training.dataloader_", "training.ddp_timeout"),
 )
 """What a training can go on with after a change: beginnings of keys that decide nothing about its steps."""
+
+WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
+"""Schedules of the learning rate that are the same however long a training is."""
 
 
 def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
     """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
     before, now = (_flat(_parsed(text)) for text in (file.read_text(encoding="utf-8"), recipe.text))
+    may_change: tuple[str, ...] = MAY_CHANGE
+    if recipe.arguments.get("lr_scheduler_type", WITHOUT_END[0]) in WITHOUT_END:
+        may_change += ("training.max_steps", "training.num_train_epochs")
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(tuple(MAY_CHANGE))
+        if before.get(key) != now.get(key) and not key.startswith(may_change)
     ]
     if changed:
         raise RecipeError(
@@ -139,11 +145,18 @@ def _parsed(text: str) -> Any:
 
 
 def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
 
 
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
-NOT_OURS_TO_SET = ("output_dir", "predict_with_generate", "label_smoothing_factor", "generation_config")
+NOT_TO_SET = dict.fromkeys(
+    ("output_dir", "predict_with_generate", "label_smoothing_factor", "generation_config"),
+    "is set by hf_vanilla itself",
+) | {
+    "push_to_hub": "would publish the training text, which is in the run directory too; load the finished model with "
+    "AutoModelForSeq2SeqLM and call its push_to_hub",
+    "save_only_model": "would leave nothing to go on from; training.save_total_limit saves space",
+}
 
 
 def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
@@ -151,9 +164,9 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     own = {field.name for field in fields(TrainingSection)}
     training = {key: value for key, value in sections["training"].items() if key in own}
     arguments = {key: value for key, value in sections["training"].items() if key not in own}
-    for key in NOT_OURS_TO_SET:
-        if key in arguments:
-            raise RecipeError(f"training.{key}: is set by hf_vanilla itself")
+    for key, reason in NOT_TO_SET.items():
+        if arguments.get(key, False) is not False:
+            raise RecipeError(f"training.{key}: {reason}")
     generation = sections["generation"]
     try:
         GenerationConfig(**generation)
@@ -262,9 +275,15 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     try:
         type_validator(where, value, hint)
     except TypeError:
-        expected = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+        expected = " or ".join(_name(option) for option in options)
         raise RecipeError(f"{where}: {value!r} is {type(value).__name__}, expected {expected}") from None
     return value
+
+
+def _name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(hint)))
+    return str(getattr(hint, "__name__", hint))
 
 
 def _override(recipe: dict[str, Any], override: str) -> None:

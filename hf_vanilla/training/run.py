@@ -37,7 +37,7 @@ from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
 from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError, refuse_another_recipe
 from .saving import newest_whole_checkpoint, only_writer
-from .stopping import LogAtSaves, StopOnSignal, TrainingStoppedError
+from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
 
 Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
@@ -127,10 +127,19 @@ def bfloat16_is_fast() -> bool:
 
 
 def prepare(recipe: Recipe, run: Path) -> Prepared:
-    """Tokenizer and encoded pairs, made once and then read from the run directory."""
-    if (run / "tokenizer.json").exists():
-        refuse_another_recipe(recipe, run / "recipe.yaml")
-    write_whole(run / "recipe.yaml", recipe.text)
+    """
+    Tokenizer and encoded pairs, made once and then read from the run directory.
+
+    What was begun with another recipe, and did not come to its end, is begun again.
+    """
+    written, files = run / "recipe.yaml", {split: run / "data" / f"{split}.arrow" for split in ("train", "validation")}
+    if all(file.exists() for file in files.values()):
+        refuse_another_recipe(recipe, written)
+    elif PartialState().is_main_process and written.exists() and written.read_text(encoding="utf-8") != recipe.text:
+        for file in (run / "tokenizer.json", *files.values()):
+            file.unlink(missing_ok=True)
+    if PartialState().is_main_process:
+        write_whole(written, recipe.text)
     if not (run / "tokenizer.json").exists():
         section = recipe.tokenizer
         tokenizer = train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
@@ -138,12 +147,12 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     tokenizer = AutoTokenizer.from_pretrained(run)
     limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
     encoded = {}
-    for split, corpora in (("train", recipe.data.train), ("validation", recipe.data.validation)):
-        file = run / "data" / f"{split}.arrow"
+    for split, file in files.items():
         if file.exists():
             encoded[split] = datasets.Dataset.from_file(str(file))
+            say(f"{split}: {len(encoded[split]):,} pairs, as they were read into {file}")
         else:
-            encoded[split], skipped = encode_corpus(read_pairs(corpora), tokenizer, limits, file)
+            encoded[split], skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file)
             say(f"{split}: {len(encoded[split]):,} pairs; skipped: {skipped}")
     return Prepared(tokenizer, **encoded)
 
@@ -188,7 +197,12 @@ def make_trainer(
     eval_pairs = TrainingPairs(prepared.validation, tokenizer)
     batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, seed=arguments.seed)
     train_batches = batches(train_pairs.lengths, per_step=processes * arguments.gradient_accumulation_steps)
-    callbacks: list[TrainerCallback] = [stop, LogAtSaves(), ProgressLines(train_batches.padding)]
+    callbacks: list[TrainerCallback] = [
+        stop,
+        IntervalsOfTheRecipe(),
+        LogAtSaves(),
+        ProgressLines(train_batches.padding),
+    ]
     if patience is not None:
         callbacks.append(EarlyStoppingCallback(patience))
     trainer = VanillaTrainer(

@@ -44,7 +44,14 @@ class StopOnSignal(TrainerCallback):
             dist.all_reduce(highest, dist.ReduceOp.MAX, self.group)
             self.signal = int(highest)
         if self.signal:
-            control.should_save, control.should_evaluate, control.should_training_stop = True, False, True
+            control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Trainer calls it also in the middle of an epoch, if that is where it stops."""
+        if self.signal and (state.epoch or 0) % 1:
+            control.should_save = control.should_evaluate = False
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -58,6 +65,15 @@ class StopOnSignal(TrainerCallback):
     def _restore(self) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+
+
+class IntervalsOfTheRecipe(TrainerCallback):
+    """Has a training that goes on log, validate and save as often as its recipe says now: Trainer keeps to the old."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 class LogAtSaves(TrainerCallback):

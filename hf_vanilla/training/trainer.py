@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
+from ..models.modeling_vanilla import IGNORED
 from .checkpoints import STATE
 from .saving import explained, keep_newest, move_files, publish, seal, unfinished
 
@@ -57,15 +59,18 @@ class VanillaTrainer(Seq2SeqTrainer):
         return self._loader(self.train_dataset, self.train_batches)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset[Any] | None = None) -> DataLoader[Any]:
-        return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, self.eval_batches)
+        """Its random numbers are its own: the training's are the same with and without a validation."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        return self._loader(dataset, self.eval_batches, generator=torch.Generator())
 
-    def _loader(self, dataset: Any, batches: TokenBudgetBatches) -> DataLoader[Any]:
+    def _loader(self, dataset: Any, batches: TokenBudgetBatches, **options: Any) -> DataLoader[Any]:
         loader = DataLoader(
             dataset,
             batch_sampler=batches,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+            **options,
         )
         return self.accelerator.prepare(loader)
 
@@ -78,14 +83,23 @@ class VanillaTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         started = time.perf_counter()
+        self.losses_and_labels = [(0.0, 0)]
         output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
+        losses, labels = (sum(part) for part in zip(*gather_object(self.losses_and_labels), strict=True))
+        output.metrics[f"{metric_key_prefix}_loss"] = losses / labels  # Trainer's is a mean over batches
         scores = self.validate(self.model)
         output.metrics.update({f"{metric_key_prefix}_{name}": score for name, score in scores.items()})
         self.last_log += time.perf_counter() - started  # no time of the training
         return output
 
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        outputs = super().prediction_step(model, inputs, *args, **kwargs)
+        labels = int((inputs["labels"] != IGNORED).sum())
+        self.losses_and_labels.append((float(outputs[0]) * labels, labels))
+        return outputs
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        self.target_tokens = self.target_tokens + (inputs["labels"] != -100).sum()  # stays on the device
+        self.target_tokens = self.target_tokens + (inputs["labels"] != IGNORED).sum()  # stays on the device
         return super().training_step(model, inputs, num_items_in_batch)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.corpus import HubDataset, ParallelText, Table
-from hf_vanilla.training.recipe import RecipeError, load_recipe
+from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import training_arguments
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -96,10 +97,15 @@ def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> No
         ("data.train=a.en", "data.train: must be a mapping of keys to values, not 'a.en'"),
         ("model.d_model=30", "model: ValueError: d_model (30) must be divisible by num_heads (4)"),
         ("model.dropout=much", "model.dropout: 'much' is str, expected float or int"),
-        ("tokenizer.kind=words", "tokenizer.kind: 'words' is str"),
+        (
+            "tokenizer.kind=words",
+            "tokenizer.kind: 'words' is str, expected one of 'bpe', 'character', 'word', 'hybrid'",
+        ),
         ("training.max_steps=1.5", "training.max_steps: 1.5 is float, expected int"),
         ("training.max_steps=true", "training.max_steps: True is bool, expected int"),
         ("training.output_dir=x", "training.output_dir: is set by hf_vanilla itself"),
+        ("training.push_to_hub=true", "training.push_to_hub: would publish the training text"),
+        ("training.save_only_model=true", "training.save_only_model: would leave nothing to go on from"),
         ("tokenizer.vocab_size=-5", "tokenizer.vocab_size: -5 must be at least 1"),
         ("tokenizer.dropout=1", "tokenizer.dropout: 1.0 must be at least 0 and less than 1"),
         ("training.max_tokens=100", "training.max_tokens: 100 is too few for the longest text"),
@@ -114,6 +120,15 @@ def test_a_mistake_is_one_message_that_names_key_and_value(minimal: Path, overri
     with pytest.raises(RecipeError) as error:
         load_recipe(minimal, [override])
     assert message in str(error.value)
+
+
+def test_an_empty_section_is_one_that_is_not_there(minimal: Path, tmp_path: Path) -> None:
+    expected = load_recipe(minimal, ["generation.num_beams=2"])
+    minimal.write_text(minimal.read_text() + "generation:\n")
+    assert replace(load_recipe(minimal, ["generation.num_beams=2"]), text=expected.text) == expected
+    begun = tmp_path / "recipe.yaml"
+    begun.write_text(minimal.read_text())
+    refuse_another_recipe(load_recipe(minimal), begun)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "data: 5", "data: {}", "models: {}", "a: [", "\x00", "5: 3", ""])

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from trial_kills import command, what_was_learnt
 
-from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
+from hf_vanilla.data.corpus import read_pairs
+from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import train
+from hf_vanilla.training.stopping import StopOnSignal
 from hf_vanilla.training.trainer import VanillaTrainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -36,6 +46,7 @@ RECIPE = {
     "training.warmup_steps": 5,
     "training.logging_steps": 4,
     "training.eval_strategy": "no",
+    "training.metric_for_best_model": "loss",
     "training.save_steps": 1,
     "training.average_checkpoints": 1,
 }
@@ -137,6 +148,7 @@ QUICKSTART = CONFIGS / "quickstart.yaml"
         ("tokenizer.kind=word", "tokenizer.kind (bpe before, word now)"),
         ("training.seed=7", "training.seed (not given before, 7 now)"),
         ("data.train.size=100", "data.train"),
+        ("training.max_steps=99", "training.max_steps (2600 before, 99 now)"),  # the cosine would be another one
     ],
 )
 def test_a_run_does_not_go_on_with_another_recipe(tmp_path: Path, change: str, named: str) -> None:
@@ -151,6 +163,63 @@ def test_a_run_does_not_go_on_with_another_recipe(tmp_path: Path, change: str, n
     "change", ["training.max_steps=99", "training.save_steps=3", "generation.num_beams=2", "data.test.size=5"]
 )
 def test_what_decides_nothing_about_a_step_may_change(tmp_path: Path, change: str) -> None:
-    file = tmp_path / "recipe.yaml"
-    file.write_text(load_recipe(QUICKSTART).text)
-    refuse_another_recipe(load_recipe(QUICKSTART, [change]), file)
+    file, without_end = tmp_path / "recipe.yaml", "training.lr_scheduler_type=inverse_sqrt"
+    file.write_text(load_recipe(QUICKSTART, [without_end]).text)
+    refuse_another_recipe(load_recipe(QUICKSTART, [without_end, change]), file)
+
+
+def nothing(model: Any, tokenizer: Any, sources: Sequence[Any]) -> list[str]:
+    return ["" for _ in sources]
+
+
+def small_recipe(**changes: object) -> Recipe:
+    chosen = RECIPE | {key.replace("__", "."): value for key, value in changes.items()}
+    return load_recipe(QUICKSTART, [f"{key}={value}" for key, value in chosen.items()])
+
+
+def test_a_training_that_goes_on_saves_as_often_as_its_recipe_says_now(tmp_path: Path) -> None:
+    train(small_recipe(training__save_steps=4), tmp_path, nothing, lambda *_: {})
+    for later in (16, 20, STEPS):
+        shutil.rmtree(tmp_path / f"checkpoint-{later}", ignore_errors=True)
+    train(small_recipe(training__save_steps=3), tmp_path, nothing, lambda *_: {})
+    steps = sorted(int(folder.name.rpartition("-")[2]) for folder in tmp_path.glob("checkpoint-*"))
+    assert steps == [4, 8, 12, 15, 18, 21]
+
+
+def test_validations_change_nothing_about_the_training(tmp_path: Path) -> None:
+    for run, strategy in (("without", "no"), ("with", "steps")):
+        recipe = small_recipe(training__eval_strategy=strategy, training__eval_steps=2)
+        train(recipe, tmp_path / run, nothing, lambda *_: {})
+    without, validated = (weights_of(tmp_path / run) for run in ("without", "with"))
+    assert all(torch.equal(validated[name], weight) for name, weight in without.items())
+
+
+@pytest.mark.parametrize(("epoch", "goes_on"), [(1.5, False), (2.0, True)])
+def test_a_stop_in_mid_epoch_is_not_the_end_of_the_epoch(epoch: float, goes_on: bool) -> None:
+    stop, state, arguments = StopOnSignal(), TrainerState(epoch=epoch), TrainingArguments("unused", use_cpu=True)
+    stop.group, stop.signal = None, signal.SIGTERM
+    control = TrainerControl(should_evaluate=True)
+    stop.on_step_end(arguments, state, control)
+    assert control.should_save
+    assert control.should_evaluate  # what is due in the last step is done
+    assert control.should_training_stop
+    stop.on_epoch_end(arguments, state, control)
+    assert control.should_save == control.should_evaluate == goes_on
+
+
+def test_the_validation_loss_is_a_mean_over_tokens(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        training__eval_strategy="steps", training__eval_steps=STEPS, data__validation__size=30, training__bf16="false"
+    )
+    train(recipe, tmp_path, nothing, lambda *_: {})
+    (found,) = (
+        entry["eval_loss"] for entry in json.loads((tmp_path / "history.json").read_text()) if "eval_loss" in entry
+    )
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    losses, tokens = 0.0, 0
+    for pair in read_pairs(recipe.data.validation):
+        inputs = tokenizer(pair.source[0], text_target=pair.target, return_tensors="pt")
+        with torch.no_grad():
+            losses += float(model(**inputs).loss) * inputs["labels"].numel()
+        tokens += inputs["labels"].numel()
+    assert found == pytest.approx(losses / tokens, rel=1e-5)
