@@ -46,7 +46,7 @@ def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     pairs, translations = translate_split(run, recipe, split)
     scores = score(recipe, translations, pairs)
     write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
-    present(run, [(" | ".join(p.source), found, p.target) for p, found in zip(pairs, translations, strict=True)][:3])
+    present(run, [(p.source, found, p.target) for p, found in zip(pairs, translations, strict=True)][:3])
     return scores
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.corpus import read_pairs
 from ..data.tokenizer import Encoder
 from ..inference.translator import Translator
 from ..memory import keep_freed_memory
+from ..models.generation_vanilla import KEYS
 from ..training.recipe import load_recipe
 from .peers import ctranslate2_with_the_weights_of, peer_with_the_weights_of
 from .rounds import Figures, Row, measured_rows
@@ -66,7 +67,7 @@ def translate(
     """By `generate()` alone, in batches of sentences of like length. The first contender's texts are kept."""
     if keeps_memory:  # as all of our commands do
         keep_freed_memory()
-    model = AutoModelForSeq2SeqLM.from_pretrained(run).eval()
+    model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run).eval())
     if by_peer:
         model = peer_with_the_weights_of(model)
     tokenizer = AutoTokenizer.from_pretrained(run)
@@ -91,8 +92,8 @@ def translate_lines(
     """By our `Translator` if there is a type, or else by CTranslate2: each with the batches that suit it."""
     keep_freed_memory()
     if dtype:
-        translator = Translator.from_pretrained(run, dtype=dtype)
-        translator.max_tokens = MAX_TOKENS
+        model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run, dtype=dtype))
+        translator = Translator(model, AutoTokenizer.from_pretrained(run), MAX_TOKENS)
         lines_to_lines = partial(translator.translate, num_beams=5)
     else:
         lines_to_lines = partial(_translate_by_ctranslate2, *_load_for_ctranslate2(run, texts / "ctranslate2"))
@@ -102,16 +103,28 @@ def translate_lines(
     return _figures(translations, time.perf_counter() - started, texts / "lines.json")
 
 
-def _load_for_ctranslate2(run: Path, folder: Path) -> tuple[Any, PreTrainedTokenizerFast]:
+def with_the_search_of_transformers(model: PreTrainedModel) -> PreTrainedModel:
+    """Without what only our `generate()` has."""
+    model.generation_config.update(**dict.fromkeys(KEYS))
+    return model
+
+
+def _load_for_ctranslate2(run: Path, folder: Path) -> tuple[Any, PreTrainedTokenizerFast, dict[str, Any]]:
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run).eval(), AutoTokenizer.from_pretrained(run)
-    return ctranslate2_with_the_weights_of(model, tokenizer, folder), tokenizer
+    search = model.generation_config
+    options = {"length_penalty": search.length_penalty or 1.0, "max_decoding_length": search.max_length - 1}
+    return ctranslate2_with_the_weights_of(model, tokenizer, folder), tokenizer, options
 
 
 def _translate_by_ctranslate2(
-    translator: Any, tokenizer: PreTrainedTokenizerFast, sources: Sequence[Sequence[str]]
+    translator: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    options: dict[str, Any],
+    sources: Sequence[Sequence[str]],
 ) -> list[str]:
     tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in Encoder(tokenizer).sources(sources)]
-    found = translator.translate_batch(tokens, beam_size=5, max_batch_size=MAX_SOURCE_TOKENS, batch_type="tokens")
+    options = {"beam_size": 5, "max_batch_size": MAX_SOURCE_TOKENS, "batch_type": "tokens"} | options
+    found = translator.translate_batch(tokens, **options)
     best = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
     return tokenizer.batch_decode(best, skip_special_tokens=True)
 

@@ -36,6 +36,8 @@ def peer_of(config: VanillaConfig) -> PreTrainedModel:
     """A fresh model of transformers of the same sizes."""
     if not config.tie_word_embeddings or config.position_embedding_type != "sinusoidal":
         raise ValueError("the models of transformers to compare with have tied embeddings and sinusoidal positions")
+    if not config.d_kv == config.d_v == config.d_model // config.num_heads:
+        raise ValueError("the models of transformers to compare with have heads of d_model / num_heads")
     sizes = {
         name: getattr(config, name)
         for name in ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "dropout", "attention_dropout")

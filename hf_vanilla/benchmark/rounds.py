@@ -19,7 +19,7 @@ Row = dict[str, Any]
 def measured_rows(what: str, contenders: Mapping[str, Callable[[], Figures]], rounds: int) -> list[Row]:
     """
     A row for each figure of each contender: the middle one of all rounds, the lowest and the highest, and the same of
-    the ratio of the first contender to this one within a round.
+    the ratio of the first contender to this one within a round, 0 where there is nothing to divide by.
     """
     found: dict[str, list[Figures]] = {name: [] for name in contenders}
     for number in range(1, rounds + 1):
@@ -31,7 +31,10 @@ def measured_rows(what: str, contenders: Mapping[str, Callable[[], Figures]], ro
     return [
         {"what": what, "contender": name, "figure": figure}
         | _spread("", [own[figure] for own in figures])
-        | _spread("ratio", [ours[figure] / own[figure] for ours, own in zip(first, figures, strict=True)])
+        | _spread(
+            "ratio",
+            [ours[figure] / own[figure] if own[figure] else 0.0 for ours, own in zip(first, figures, strict=True)],
+        )
         for name, figures in found.items()
         for figure in figures[0]
     ]

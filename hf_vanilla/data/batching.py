@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -47,7 +47,8 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         seed: int = 0,
         shuffle: bool = True,
     ):
-        self.lengths = lengths
+        # An epoch's are asked for several times, and take seconds where they depend on the epoch.
+        self.lengths = lru_cache(maxsize=1)(lengths) if callable(lengths) else lengths
         self.max_tokens = max_tokens
         self.per_step = per_step
         self.seed = seed

@@ -72,7 +72,8 @@ def encode_corpus(
                 for pair, (source, target) in zip(some, ids, strict=True)
                 if _is_short(pair, len(source), len(target), limits, skipped)
             ]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
+            if rows:
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
             written += len(rows)
     if not written:
         partial.unlink()

@@ -17,8 +17,8 @@ from ..files import write_whole
 from ..history import validation_scores
 
 PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
-Sample = tuple[str, str, str]
-"""An input, the model's output, the reference."""
+Sample = tuple[Sequence[str], str, str]
+"""An input in its parts, the model's output, the reference."""
 
 
 def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
@@ -34,9 +34,10 @@ def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
             name=run.name,
             parameters=f"{parameters_of(run):,}",
             languages=languages if all(languages) else None,
-            first_source=fenced(json.dumps(samples[0][0] if samples else "...")[1:-1]),
+            parts=len(samples[0][0]) if samples else 1,
+            first_source=fenced(json.dumps(samples[0][0] if samples else ["..."])),
             results=[(split, metric, shown(value)) for split in report for metric, value in report[split].items()],
-            samples=[[cell(text) for text in sample] for sample in samples],
+            samples=[[cell(text) for text in (" | ".join(parts), *texts)] for parts, *texts in samples],
             history=validations(history),
             recipe=fenced((run / "recipe.yaml").read_text(encoding="utf-8").strip()),
             versions=f"Versions: python {platform.python_version()}, "
@@ -90,11 +91,15 @@ def shown(value: float | str) -> str:
     return f"{value:.2f}" if isinstance(value, float) else f"`{value}`"
 
 
+ESCAPED = {
+    ord(character): f"&#{ord(character)};" if character in "<>&|" else f"\\{character}"
+    for character in "\\`*_{}[]<>()#+-.!|&~"
+}
+
+
 def cell(text: str) -> str:
     """Text as text in a cell of a Markdown table, whatever it is."""
-    for character in "\\`*_{}[]<>()#+-.!|&~":
-        text = text.replace(character, f"&#{ord(character)};" if character in "<>&|" else f"\\{character}")
-    return " ".join(text.split()) or " "
+    return " ".join(text.translate(ESCAPED).split()) or " "
 
 
 def fenced(text: str) -> str:

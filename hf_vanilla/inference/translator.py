@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from ..data.errors import InvalidDataError
 from ..data.tokenizer import Encoder
 
 Source = Sequence[str]
@@ -40,6 +41,7 @@ class Translator:
         """One line for each source, in their order. `generation` are keys of the generation config."""
         ids = self.encoder.sources(sources)
         filled = [index for index, parts in enumerate(sources) if any(part.strip() for part in parts)]
+        self._check_lengths(ids)
         translations = [""] * len(sources)
         was_training = self.model.training
         self.model.eval()
@@ -50,6 +52,16 @@ class Translator:
                 translations[index] = line
         self.model.train(was_training)
         return translations
+
+    def _check_lengths(self, ids: list[list[int]]) -> None:
+        config = self.model.config
+        if getattr(config, "position_embedding_type", None) == "learned":
+            for number, source in enumerate(ids, start=1):
+                if len(source) > config.max_position_embeddings:
+                    raise InvalidDataError(
+                        f"source {number} has {len(source)} tokens, more than the {config.max_position_embeddings} "
+                        "positions that the model has learned; shorten it"
+                    )
 
     def _batches(self, indices: list[int], ids: list[list[int]], generation: dict[str, Any]) -> Iterator[list[int]]:
         """The longest first, so that a batch too large for memory fails at once."""

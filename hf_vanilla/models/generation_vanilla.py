@@ -45,7 +45,7 @@ class MaxLengthBeyondSource(StoppingCriteria):
         return input_ids.shape[1] >= limits
 
 
-OTHER_MASKS = ("flash_attention", "flex_attention", "paged")  # of these implementations are no tensors over sentences
+OTHER_MASKS = ("flash", "flex", "paged")  # of these implementations are no tensors over sentences
 PLAIN_CRITERIA = (MaxLengthCriteria, EosTokenCriteria, MaxLengthBeyondSource)
 PLAIN_ARGUMENTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "output_attentions"}
 PLAIN_ARGUMENTS |= {"output_hidden_states", "logits_to_keep"}
@@ -185,9 +185,11 @@ class VanillaGenerationMixin(GenerationMixin):
             and all(type(criterion) in PLAIN_CRITERIA for criterion in stopping_criteria)
             and config._eos_token_tensor is not None
             and self.config.vocab_size >= (1 + len(config._eos_token_tensor)) * config.num_beams
-            and not self.config._attn_implementation.startswith(OTHER_MASKS)
+            and not any(name in self.config._attn_implementation for name in OTHER_MASKS)
             and set(model_kwargs) <= PLAIN_ARGUMENTS
+            and config.cache_implementation in (None, "dynamic")
             and isinstance(cache, EncoderDecoderCache)
+            and not getattr(cache, "_is_user_defined", False)  # or somebody wants to have it afterwards
             and type(cache.self_attention_cache) is DynamicCache
             and cache.get_seq_length() == 0
             and not self.tp_size

@@ -241,7 +241,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["VanillaEncoderLayer", "VanillaDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
-    _supports_flash_attn = True
+    # With these kernels transformers takes the padding of the sources out of the targets too: wrong without an error.
+    _supports_flash_attn = False
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 

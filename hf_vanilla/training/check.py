@@ -74,8 +74,22 @@ class Plan:
     @property
     def checkpoints(self) -> int:
         """How many there will be at the same time."""
-        made = math.ceil(self.steps / every(self.arguments.save_steps, self.steps))
+        made = math.ceil(self.steps / self.steps_between_checkpoints)
         return min(made, self.arguments.save_total_limit or made)
+
+    @property
+    def steps_between_checkpoints(self) -> int:
+        if self.arguments.save_strategy == "epoch":
+            return self.steps_per_epoch
+        return every(self.arguments.save_steps, self.steps) if self.arguments.save_strategy == "steps" else self.steps
+
+    @property
+    def checkpoints_to_average(self) -> int:
+        """Of the best, only those count that have a validation of their own."""
+        if self.recipe.training.average == "last" or self.arguments.eval_strategy != "steps":
+            return self.checkpoints
+        between = self.steps_between_checkpoints
+        return self.checkpoints * between // math.lcm(between, every(self.arguments.eval_steps, self.steps))
 
     @property
     def bytes_on_disk(self) -> int:
@@ -229,12 +243,13 @@ def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
         )
     if arguments.eval_strategy == "steps" and every(arguments.eval_steps, plan.steps) > plan.steps:
         yield Finding(
-            f"the first validation would be at step {arguments.eval_steps:,.0f} of {plan.steps:,}",
+            f"a validation each {arguments.eval_steps:,.0f} steps, of {plan.steps:,}: the only one is at the end",
             "lower training.eval_steps",
         )
-    if section.average_checkpoints > plan.checkpoints:
+    if section.average_checkpoints > plan.checkpoints_to_average:
+        there = f"{plan.checkpoints_to_average}{'' if section.average == 'last' else ' with a validation'}"
         yield Finding(
-            f"{section.average_checkpoints} checkpoints are to be averaged, and {plan.checkpoints} will be there",
+            f"{section.average_checkpoints} checkpoints are to be averaged, and {there} will be there",
             "raise training.save_total_limit, or lower training.save_steps or training.average_checkpoints",
         )
     if plan.steps < plan.steps_per_epoch:
@@ -242,12 +257,14 @@ def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
             f"{plan.steps:,} steps see only a part of the data ({plan.steps_per_epoch:,} steps an epoch)",
             "raise training.max_steps",
         )
-    longest = plan.model.generation_config.max_length - 1
+    search = plan.model.generation_config
+    key = "max_new_tokens" if search.max_new_tokens else "max_length"
+    longest = search.max_new_tokens or (search.max_length or math.inf) - 1
     too_long = float((np.concatenate(list(plan.unseen.values()))[:, 1] > longest).mean())
     if too_long > 0.01:
         yield Finding(
-            f"{too_long:.0%} of the targets to be reached are longer than generation.max_length allows",
-            "raise generation.max_length",
+            f"{too_long:.0%} of the targets to be reached are longer than generation.{key} allows",
+            f"raise generation.{key}",
         )
 
 

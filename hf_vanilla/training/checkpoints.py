@@ -94,6 +94,11 @@ def average_checkpoints(run: Path, number: int, which: str, metric: str, greater
     """Give the run the mean of the weights of its `last` checkpoints, or of its `best` by the metric."""
     best = which == "best"
     chosen = best_checkpoints(run, number, metric, greater_is_better) if best else checkpoints_of(run)[-number:]
+    if best and not chosen and checkpoints_of(run):
+        raise FileNotFoundError(
+            f"no checkpoint in {run} has a validation by {metric} of its own: have training.save_steps divide "
+            "training.eval_steps, or average the last"
+        )
     save_weights(average_weights(chosen), run)
     return chosen
 

@@ -180,11 +180,13 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     tokenizer = TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer"))
     extras = TrainingSection(**_checked(TrainingSection, training, "training"))
     _check_numbers(data, tokenizer, extras)
+    model = _model(sections["model"])
+    _check_positions(data, model)
     return Recipe(
         data=data,
         tokenizer=tokenizer,
         training=extras,
-        model=_model(sections["model"]),
+        model=model,
         arguments=_checked(Seq2SeqTrainingArguments, arguments, "training", own),
         generation=generation,
         text=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
@@ -212,6 +214,17 @@ def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: Tra
             f"training.max_tokens: {training.max_tokens} is too few for the longest text that data.max_source_length "
             f"and data.max_target_length allow ({longest})"
         )
+
+
+def _check_positions(data: DataSection, model: dict[str, Any]) -> None:
+    config = VanillaConfig(**model)
+    for name in ("max_source_length", "max_target_length"):
+        length = getattr(data, name)
+        if config.position_embedding_type == "learned" and length > config.max_position_embeddings:
+            raise RecipeError(
+                f"data.{name}: {length} is more than the model's learned positions: lower it, or raise "
+                f"model.max_position_embeddings ({config.max_position_embeddings})"
+            )
 
 
 def _model(section: dict[str, Any]) -> dict[str, Any]:

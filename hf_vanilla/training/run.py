@@ -225,5 +225,8 @@ def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:
     """Average the model if the recipe says so, and leave the history of the training."""
     section = recipe.training
     if section.average_checkpoints > 1:
-        average_checkpoints(run, section.average_checkpoints, section.average, recipe.metric, recipe.greater_is_better)
+        chosen = average_checkpoints(
+            run, section.average_checkpoints, section.average, recipe.metric, recipe.greater_is_better
+        )
+        say(f"the model is the average of {', '.join(checkpoint.name for checkpoint in chosen)}")
     write_whole(run / "history.json", json.dumps(trainer.state.log_history, indent=1))

@@ -43,6 +43,8 @@ def test_a_model_that_has_no_peer_is_refused(make_model: Callable[..., Model]) -
     for changes in ({"tie_word_embeddings": False}, {"position_embedding_type": "learned"}):
         with pytest.raises(ValueError, match="tied embeddings and sinusoidal positions"):
             peer_of(make_model(**changes).config)
+    with pytest.raises(ValueError, match=r"heads of d_model / num_heads"):
+        peer_of(make_model(d_kv=3).config)
 
 
 def test_contenders_take_turns_and_ratios_are_those_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,14 +68,28 @@ def test_contenders_take_turns_and_ratios_are_those_within_a_round(monkeypatch: 
     assert table(rows).splitlines()[-1] == "| a race | theirs | speed | 10 | 5 to 40 | 2.00 (1.00 to 3.00) |"
 
 
+def test_nothing_to_divide_by_is_a_ratio_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "in_a_fresh_process", lambda contender: {"same": contender})
+    rows = measured_rows("texts", {"ours": 3, "theirs": 0}, 1)
+    assert [row["ratio median"] for row in rows] == [1, 0]
+
+
 def measured(*command: str) -> list[dict[str, object]]:
     done = CliRunner().invoke(main, ["benchmark", *command, "--rounds", "1", "--json"], catch_exceptions=False)
     return json.loads(done.stdout)
 
 
 def test_training_is_measured_against_transformers() -> None:
-    rows = measured("training", str(QUICKSTART), *SMALL, "training.max_tokens=300", "--steps", "5")
-    assert len({row["contender"] for row in rows}) == 3
+    rows = measured(
+        "training",
+        str(QUICKSTART),
+        *SMALL,
+        "training.max_tokens=300",
+        "training.early_stopping_patience=2",
+        "--steps",
+        "5",
+    )
+    assert len({row["contender"] for row in rows}) == 4
     assert {row["figure"] for row in rows} == {"tokens per second", "MiB", "share of peak"}
     assert all(row["median"] > 0 for row in rows)
     assert all(row["median"] < 1 for row in rows if row["figure"] == "share of peak")

@@ -42,6 +42,13 @@ def test_what_is_left_out_is_counted_and_its_first_place_named(tmp_path: Path) -
     )
 
 
+def test_thousands_that_are_left_out_leave_no_empty_part(tmp_path: Path) -> None:
+    texts = [("a dog", "x")] * 1000 + [("xyz xyz xyz xyz", "x")] * 3
+    dataset, _ = encode_corpus(pairs(*texts), TOKENIZER, LIMITS, tmp_path / "a")
+    assert len(dataset) == 1000
+    assert [len(part) for part in dataset.data.column("source_ids").chunks] == [1000]
+
+
 def test_nothing_left_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataError, match=r"no pair is left to use; skipped: 1 with an empty source"):
         encode_corpus(pairs(("", "x")), TOKENIZER, LIMITS, tmp_path / "a")

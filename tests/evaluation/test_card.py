@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_the_card_says_what_was_measured_and_how(run: Path) -> None:
-    write_card(run, [("a dog", "ein Hund", "ein Hund")])
+    write_card(run, [(("a dog",), "ein Hund", "ein Hund")])
     card = ModelCard.load(run / "README.md")
     results = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert results == {"bleu": 41.5, "chrf": 60.25}
@@ -44,7 +44,7 @@ def test_the_card_says_what_was_measured_and_how(run: Path) -> None:
 
 
 def test_text_stays_in_its_cell(run: Path) -> None:
-    write_card(run, [(HOSTILE, HOSTILE, "")])
+    write_card(run, [((HOSTILE,), HOSTILE, "")])
     text = (run / "README.md").read_text()
     assert text.count("```") == 6  # three blocks of code, in which the text is only text
     lines = re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines()
@@ -59,11 +59,20 @@ def test_a_cell_shows_what_was_written() -> None:
     assert cell("a dog") == "a dog"
     assert cell("a\nb") == "a b"
     assert cell("") == " "
-    assert "|" not in cell("|")
+    assert cell("<b> & | #") == "&#60;b&#62; &#38; &#124; \\#"
 
 
 def test_the_code_of_the_card_is_python_whatever_the_text(run: Path) -> None:
-    write_card(run, [('say "hi" \\ \n', "x", "y")])
+    write_card(run, [(('say "hi" \\ \n',), "x", "y")])
     code = (run / "README.md").read_text().split("```python\n")[1].split("```")[0]
     compile(code, "card", "exec")
     assert r"say \"hi\" \\ \n" in code
+
+
+def test_the_code_of_the_card_joins_several_columns_as_training_does(run: Path) -> None:
+    write_card(run, [(("walk", "PAST"), "walked", "walked")])
+    text = (run / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "card", "exec")
+    assert '.translate([["walk", "PAST"]])' in code
+    assert "| walk &#124; PAST | walked | walked |" in text

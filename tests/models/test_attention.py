@@ -145,3 +145,8 @@ def test_return_dict_false_returns_a_tuple(make_model: MakeModel, ragged: dict[s
     loss, logits, *_ = model(**ragged, return_dict=False)
     assert torch.equal(logits, model(**ragged).logits)
     assert loss.ndim == 0
+
+
+def test_flash_kernels_that_take_the_padding_of_sources_out_of_targets_are_refused(make_model: MakeModel) -> None:
+    with pytest.raises(ValueError, match="does not support Flash Attention"):
+        VanillaForConditionalGeneration._from_config(make_model().config, attn_implementation="flash_attention_2")

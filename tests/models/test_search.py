@@ -1,12 +1,13 @@
 """Our own greedy and beam search: what transformers' own finds, with less work."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, StoppingCriteria, TextStreamer
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StoppingCriteria, TextStreamer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import generation_vanilla, search_vanilla
@@ -156,6 +157,7 @@ class Never(StoppingCriteria):
         {"do_sample": True},
         {"use_cache": False},
         {"cache_implementation": "static"},
+        {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())},
         {"stopping_criteria": [Never()]},
         {"decoder_input_ids": torch.full((SENTENCES, 2), 5)},
         {"max_time": 100.0},
@@ -165,7 +167,7 @@ class Never(StoppingCriteria):
 def test_transformers_own_search_is_taken_where_more_is_asked_for(
     make_decided: Callable[..., Model], source: Source, ours: Recorder, option: dict[str, Any], num_beams: int
 ) -> None:
-    make_decided().generate(**source, **option, num_beams=num_beams)
+    make_decided().generate(**source, **copy.deepcopy(option), num_beams=num_beams)
     assert ours.times == 0
 
 

@@ -140,11 +140,22 @@ def test_faults_of_the_data_are_found(tmp_path: Path, plant: Callable[[Texts], N
     [
         (["training.warmup_steps=500"], "the warm-up takes 500 steps, the training 500", "lower training.warmup_steps"),
         (["training.learning_rate=0.1"], "a learning rate of 0.1 at the peak is 2.8 times that of", "norm_first: true"),
-        (["training.eval_steps=501"], "the first validation would be at step 501 of 500", "lower training.eval_steps"),
+        (
+            ["training.eval_steps=501"],
+            "a validation each 501 steps, of 500: the only one",
+            "lower training.eval_steps",
+        ),
         (["training.average_checkpoints=6"], "6 checkpoints are to be averaged, and 5 will be there", "raise"),
+        (
+            ["training.average_checkpoints=3", "training.average=best", "training.eval_steps=200"],
+            "3 checkpoints are to be averaged, and 2 with a validation will be there",
+            "raise",
+        ),
         (["training.save_total_limit=2", "training.average_checkpoints=3"], "and 2 will be there", "save_total_limit"),
         (["training.max_steps=9", "training.warmup_steps=2", "training.eval_steps=9"], "9 steps see only a part", ""),
         (["generation.max_length=10"], "of the targets to be reached are longer than generation.max_length", "raise"),
+        (["generation.max_new_tokens=9"], "longer than generation.max_new_tokens", "raise generation.max_new_tokens"),
+        (["training.save_strategy=no", "training.average_checkpoints=2"], "and 1 will be there", "raise"),
         (["tokenizer.kind=word", "tokenizer.vocab_size=100"], "of the training tokens are unknown words", "bpe"),
         (["tokenizer.vocab_size=9000", "tokenizer.kind=bpe"], "occurs fewer than 5 times in training", "lower"),
     ],
@@ -155,6 +166,11 @@ def test_faults_of_the_recipe_are_found(tmp_path: Path, overrides: list[str], fo
         texts["train.en"] = [f"{line} x{number}y" for number, line in enumerate(texts["train.en"])]
     findings = [str(finding) for finding in checked(tmp_path, texts, *overrides).findings]
     assert any(found in finding and advice in finding for finding in findings), findings
+
+
+def test_a_search_without_a_length_is_right(tmp_path: Path) -> None:
+    overrides = ["generation.max_length=null", "generation.max_length_beyond_source=50"]
+    assert checked(tmp_path, corpus(), *overrides).findings == []
 
 
 def test_too_little_room_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

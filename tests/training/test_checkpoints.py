@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_vanilla.training.checkpoints import (
     DamagedCheckpointError,
+    average_checkpoints,
     average_weights,
     best_checkpoints,
     checkpoints_of,
@@ -63,6 +64,13 @@ def test_the_best_are_those_of_the_best_validation(
     (tmp_path / "checkpoint-40" / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     found = best_checkpoints(tmp_path, 2, "bleu", greater_is_better)
     assert [path.name for path in found] == [f"checkpoint-{step}" for step in expected]
+
+
+def test_checkpoints_without_a_validation_cannot_be_the_best(write: Write, tmp_path: Path) -> None:
+    write(15)
+    (tmp_path / "checkpoint-15" / "trainer_state.json").write_text(json.dumps({"log_history": []}))
+    with pytest.raises(FileNotFoundError, match="has a validation by bleu of its own"):
+        average_checkpoints(tmp_path, 2, "best", "bleu", True)
 
 
 def test_what_cannot_be_averaged_is_refused(write: Write, tmp_path: Path) -> None:

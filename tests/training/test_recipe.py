@@ -122,6 +122,13 @@ def test_a_mistake_is_one_message_that_names_key_and_value(minimal: Path, overri
     assert message in str(error.value)
 
 
+def test_texts_may_not_be_longer_than_learned_positions(minimal: Path) -> None:
+    overrides = ["model.position_embedding_type=learned", "model.max_position_embeddings=200"]
+    with pytest.raises(RecipeError, match=r"data.max_source_length: 256 is more than the model's learned positions"):
+        load_recipe(minimal, overrides)
+    load_recipe(minimal, [*overrides, "data.max_source_length=200", "data.max_target_length=200"])
+
+
 def test_an_empty_section_is_one_that_is_not_there(minimal: Path, tmp_path: Path) -> None:
     expected = load_recipe(minimal, ["generation.num_beams=2"])
     minimal.write_text(minimal.read_text() + "generation:\n")
