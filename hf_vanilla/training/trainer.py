@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,18 @@ Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
 
 class TrainingDivergedError(ArithmeticError):
     """The loss is no longer a number."""
+
+
+@contextmanager
+def without_autocast(model: PreTrainedModel) -> Iterator[None]:
+    """A model as it will be used, in the type of its weights: bfloat16 may make it much worse, and its search slower."""
+    is_wrapped = "_original_forward" in vars(model)  # by accelerate
+    wrapped = vars(model).pop("forward") if is_wrapped else None
+    try:
+        yield
+    finally:
+        if is_wrapped:
+            vars(model)["forward"] = wrapped
 
 
 class VanillaTrainer(Seq2SeqTrainer):
@@ -84,10 +97,11 @@ class VanillaTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         started = time.perf_counter()
         self.losses_and_labels = [(0.0, 0)]
-        output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
+        with without_autocast(self.model):
+            output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
+            scores = self.validate(self.model)
         losses, labels = (sum(part) for part in zip(*gather_object(self.losses_and_labels), strict=True))
         output.metrics[f"{metric_key_prefix}_loss"] = losses / labels  # Trainer's is a mean over batches
-        scores = self.validate(self.model)
         output.metrics.update({f"{metric_key_prefix}_{name}": score for name, score in scores.items()})
         self.last_log += time.perf_counter() - started  # no time of the training
         return output

@@ -23,10 +23,12 @@ from transformers import (
 from trial_kills import command, what_was_learnt
 
 from hf_vanilla.data.corpus import read_pairs
+from hf_vanilla.models import generation_vanilla
 from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import train
 from hf_vanilla.training.stopping import StopOnSignal
 from hf_vanilla.training.trainer import VanillaTrainer
+from hf_vanilla.workflow import greedy_translations
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STEPS = 21
@@ -186,6 +188,22 @@ def test_a_training_that_goes_on_saves_as_often_as_its_recipe_says_now(tmp_path:
     assert steps == [4, 8, 12, 15, 18, 21]
 
 
+def test_validations_take_our_own_search_and_the_weights_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[bool] = []
+    usual = generation_vanilla.greedy_search
+
+    def recorded(*arguments: Any) -> Tensor:
+        searched.append(torch.is_autocast_enabled("cpu"))
+        return usual(*arguments)
+
+    monkeypatch.setattr(generation_vanilla, "greedy_search", recorded)
+    recipe = small_recipe(training__eval_strategy="steps", training__eval_steps=STEPS, training__bf16="true")
+    train(recipe, tmp_path, greedy_translations, lambda *_: {})
+    assert set(searched) == {False}
+
+
 def test_validations_change_nothing_about_the_training(tmp_path: Path) -> None:
     for run, strategy in (("without", "no"), ("with", "steps")):
         recipe = small_recipe(training__eval_strategy=strategy, training__eval_steps=2)
@@ -208,9 +226,7 @@ def test_a_stop_in_mid_epoch_is_not_the_end_of_the_epoch(epoch: float, goes_on: 
 
 
 def test_the_validation_loss_is_a_mean_over_tokens(tmp_path: Path) -> None:
-    recipe = small_recipe(
-        training__eval_strategy="steps", training__eval_steps=STEPS, data__validation__size=30, training__bf16="false"
-    )
+    recipe = small_recipe(training__eval_strategy="steps", training__eval_steps=STEPS, data__validation__size=30)
     train(recipe, tmp_path, nothing, lambda *_: {})
     (found,) = (
         entry["eval_loss"] for entry in json.loads((tmp_path / "history.json").read_text()) if "eval_loss" in entry
