@@ -28,7 +28,7 @@ class TrainingDivergedError(ArithmeticError):
 
 @contextmanager
 def without_autocast(model: PreTrainedModel) -> Iterator[None]:
-    """A model as it will be used, in the type of its weights: bfloat16 may make it much worse, and its search slower."""
+    """A model as it will be used, in the type of its weights: bfloat16 may make it much worse, and its search slow."""
     is_wrapped = "_original_forward" in vars(model)  # by accelerate
     wrapped = vars(model).pop("forward") if is_wrapped else None
     try:
