@@ -70,19 +70,21 @@ def _chunk_by_chunk(
 
         log sum_j exp(z_j) - (1 - eps) z_y - eps / N sum_j z_j
 
-    and its gradient softmax(z) - (1 - eps) [j = y] - eps / N. The last terms of both are linear in the state: they are
-    taken once, from the mean of the embeddings, rather than from each logit.
+    and its gradient softmax(z) - (1 - eps) [j = y] - eps / N.
+
+    Neither changes if the same is added to all z: training lets them drift by hundreds, where bfloat16 has no digits
+    left for what sets them apart. So logits are taken from the weight less its mean. Their sum is 0, and with it the
+    last term of the loss; that of the gradient is linear in the states, and taken once for all.
     """
     exact = torch.promote_types(dtype, torch.float32)
     counts = labels.ne(ignored)[:, None]
     targets = labels.clamp(min=0)[:, None]
-    states, weight = states.to(dtype) * counts, weight.to(dtype)
-    spread, sum_of_states = label_smoothing * weight.mean(0, dtype=exact), states.sum(0, dtype=exact)
+    states, weight = states.to(dtype) * counts, (weight - weight.mean(0)).to(dtype)
     states_gradient = torch.empty_like(states)
     weight_gradient = torch.zeros_like(weight, dtype=exact)
     size = max(1, LOGITS_IN_A_CHUNK // len(weight))
     with torch.autocast(states.device.type, enabled=False):
-        loss = -(sum_of_states @ spread)
+        loss = states.new_zeros((), dtype=exact)
         for start in range(0, len(states), size):
             chunk = slice(start, start + size)
             logits = states[chunk] @ weight.T
@@ -96,8 +98,7 @@ def _chunk_by_chunk(
                 gradient = probabilities.scatter_add_(-1, targets[chunk], right_gradient)
                 torch.mm(gradient, weight, out=states_gradient[chunk])
                 weight_gradient += gradient.T @ states[chunk]
-    states_gradient -= spread.to(dtype)
-    weight_gradient -= label_smoothing / len(weight) * sum_of_states
+    weight_gradient -= label_smoothing / len(weight) * states.sum(0, dtype=exact)
     return loss, states_gradient * counts, weight_gradient
 
 

@@ -69,6 +69,16 @@ def test_bfloat16_is_as_exact_as_with_all_logits() -> None:
         assert (a - truth).norm() <= 1.5 * (b - truth).norm() + 1e-3 * truth.norm()
 
 
+def test_what_all_logits_have_in_common_costs_bfloat16_no_digits() -> None:
+    states, weight, labels = (part.detach() for part in drawn(torch.float32))
+    states, weight = (states + 5).requires_grad_(), (weight + 20).requires_grad_()  # logits of about 600
+    exact = with_gradients(from_all_logits(states.double(), weight.double(), labels, 0.1), states, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1), states, weight)
+    for a, truth in zip(found, exact, strict=True):
+        assert (a - truth).norm() < 0.03 * truth.norm()
+
+
 def test_extreme_logits_stay_finite() -> None:
     states, weight, labels = drawn(torch.float32, scale=1e4)
     loss, *gradients = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1), states, weight)
