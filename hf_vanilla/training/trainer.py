@@ -107,10 +107,13 @@ class VanillaTrainer(Seq2SeqTrainer):
         return output
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        outputs = super().prediction_step(model, inputs, *args, **kwargs)
+        """The loss alone: Trainer would divide it by the labels of all processes."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad():
+            loss = model(**inputs, skip_logits=True).loss
         labels = int((inputs["labels"] != IGNORED).sum())
-        self.losses_and_labels.append((float(outputs[0]) * labels, labels))
-        return outputs
+        self.losses_and_labels.append((float(loss) * labels, labels))
+        return loss, None, None
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self.target_tokens = self.target_tokens + (inputs["labels"] != IGNORED).sum()  # stays on the device

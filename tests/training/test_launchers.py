@@ -176,7 +176,9 @@ def test_a_rank_that_fails_does_not_keep_the_training_from_its_end(
     failing = rank_of(started, rank)
     os.kill(failing, number)
     said = finish(started)
-    assert said.count("2 ranks, 1 sets of weights") == 2
+    ends = said.count("2 ranks, ")  # of both ranks; twice, if a busy machine let the signal come after the training
+    assert ends in (2, 4)
+    assert said.count("2 ranks, 1 sets of weights") == ends
     assert f"(pid: {failing})" in said or "Timed out" in said  # the launcher saw it fail
     for checkpoint in checkpoints_of(run):
         verify(checkpoint)
