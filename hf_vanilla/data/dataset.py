@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 import numpy as np
@@ -18,6 +18,8 @@ from .batching import Key
 from .corpus import Pair
 from .errors import InvalidDataError
 from .tokenizer import Encoder, SubwordDropout
+
+Item = TypeVar("Item")
 
 SCHEMA = pa.schema(
     {
@@ -107,14 +109,26 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         return len(self.dataset)
 
     def __getitem__(self, key: Key) -> dict[str, list[int]]:
-        epoch, index = key
-        row = self.dataset[index]
+        (example,) = self.__getitems__([key])
+        return example
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[dict[str, list[int]]]:
+        """All of a batch, as PyTorch's loaders ask for them: that reads rows much faster than one by one."""
+        rows = self.dataset[[index for _, index in keys]]
         if self.dropout is None:
-            return {"input_ids": row["source_ids"], "labels": row["target_ids"]}
+            ids = list(zip(rows["source_ids"], rows["target_ids"], strict=True))
+        else:
+            texts = zip(keys, rows["source"], rows["target"], strict=True)
+            ids = [self._drawn(self.dropout, *example) for example in texts]
+        return [{"input_ids": source, "labels": target} for source, target in ids]
+
+    def _drawn(
+        self, dropout: SubwordDropout, key: Key, source: Sequence[str], target: str
+    ) -> tuple[list[int], list[int]]:
+        epoch, index = key
         seed = f"{self.seed} {epoch} {index}"
-        parts = [self.dropout(part, f"{seed} {place}") for place, part in enumerate(row["source"])]
-        target = self.dropout(row["target"], f"{seed} target")
-        return {"input_ids": self.encoder.joined(parts), "labels": self.encoder.joined([target])}
+        parts = [dropout(part, f"{seed} {place}") for place, part in enumerate(source)]
+        return self.encoder.joined(parts), self.encoder.joined([dropout(target, f"{seed} target")])
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
@@ -122,7 +136,8 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         return lengths_of(self.dataset) if self.dropout is None else self._lengths_in
 
     def _lengths_in(self, epoch: int) -> np.ndarray:
-        examples = (self[epoch, index] for index in range(len(self)))
+        keys = ((epoch, index) for index in range(len(self)))
+        examples = (example for some in _in_groups_of(1000, keys) for example in self.__getitems__(some))
         return np.array([(len(example["input_ids"]), len(example["labels"])) for example in examples])
 
 
@@ -171,7 +186,7 @@ def _is_short(pair: Pair, source_length: int, target_length: int, limits: Length
     return False
 
 
-def _in_groups_of(size: int, pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    remaining = iter(pairs)
+def _in_groups_of(size: int, items: Iterable[Item]) -> Iterator[list[Item]]:
+    remaining = iter(items)
     while some := list(islice(remaining, size)):
         yield some
