@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from .batching import Key
 from .corpus import Pair
 from .errors import InvalidDataError
-from .tokenizer import Encoder, SubwordDropout
+from .subword_dropout import SubwordDropout, hashed, ranges
+from .tokenizer import Encoder
 
 Item = TypeVar("Item")
 
@@ -100,7 +101,7 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         dropout: SubwordDropout | None = None,
         seed: int = 0,
     ):
-        self.dataset = dataset
+        self.dataset = dataset.select_columns(["source", "target"] if dropout else ["source_ids", "target_ids"])
         self.encoder = Encoder(tokenizer)
         self.dropout = dropout
         self.seed = seed
@@ -115,20 +116,24 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
     def __getitems__(self, keys: Sequence[Key]) -> list[dict[str, list[int]]]:
         """All of a batch, as PyTorch's loaders ask for them: that reads rows much faster than one by one."""
         rows = self.dataset[[index for _, index in keys]]
-        if self.dropout is None:
-            ids = list(zip(rows["source_ids"], rows["target_ids"], strict=True))
+        ids: Iterable[tuple[list[int], list[int]]]
+        if self.dropout:
+            texts = [[*source, target] for source, target in zip(rows["source"], rows["target"], strict=True)]
+            ids = self._drawn(self.dropout, keys, texts)
         else:
-            texts = zip(keys, rows["source"], rows["target"], strict=True)
-            ids = [self._drawn(self.dropout, *example) for example in texts]
+            ids = zip(rows["source_ids"], rows["target_ids"], strict=True)
         return [{"input_ids": source, "labels": target} for source, target in ids]
 
     def _drawn(
-        self, dropout: SubwordDropout, key: Key, source: Sequence[str], target: str
-    ) -> tuple[list[int], list[int]]:
-        epoch, index = key
-        seed = f"{self.seed} {epoch} {index}"
-        parts = [dropout(part, f"{seed} {place}") for place, part in enumerate(source)]
-        return self.encoder.joined(parts), self.encoder.joined([dropout(target, f"{seed} target")])
+        self, dropout: SubwordDropout, keys: Sequence[Key], texts: Sequence[Sequence[str]]
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        counts = np.array([len(of_pair) for of_pair in texts])
+        epochs, indices = (np.repeat(numbers, counts) for numbers in np.array(keys).T)
+        seeds = hashed(self.seed, epochs, indices, ranges(np.zeros_like(counts), counts))
+        drawn = iter(dropout([text for of_pair in texts for text in of_pair], seeds))
+        for of_pair in texts:
+            *source, target = (next(drawn) for _ in of_pair)
+            yield self.encoder.joined(source), self.encoder.joined([target])
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:

@@ -1,11 +1,7 @@
 """Training text to a plain fast tokenizer: joint byte-pair encoding, characters, words, or words and characters."""
 
-import json
-import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import pairwise
 from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -142,48 +138,3 @@ class Encoder:
         if not texts:  # an empty list is more than transformers' tokenizers can take
             return []
         return self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"]
-
-
-class SubwordDropout:
-    """
-    BPE-dropout (Provilkov et al., 2020): in training, each merge of a word is left out with probability `rate`.
-
-    Every draw is a function of the seed it is asked with, so that a training can be repeated and resumed. A word is
-    segmented in at most 256 ways, each drawn once and kept: what remains to do for a sentence is to look up.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
-        backend = tokenizer.backend_tokenizer
-        model = json.loads(backend.to_str())["model"]
-        if model["type"] != "BPE" or not model["merges"]:
-            raise ValueError(f"BPE-dropout ({rate}) needs a tokenizer of byte pairs (kind: bpe)")
-        self.normalize = backend.normalizer.normalize_str
-        self.split = backend.pre_tokenizer.pre_tokenize_str
-        self.ids: dict[str, int] = model["vocab"]
-        self.ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-        self.rate = rate
-        self.words = lru_cache(maxsize=100_000)(self._words)
-        self.segmentation = lru_cache(maxsize=1_000_000)(self._segmentation)
-
-    def __call__(self, text: str, seed: str) -> list[int]:
-        """The ids of `text`, without <eos>."""
-        words = self.words(text)
-        variants = random.Random(seed).randbytes(len(words))  # noqa: S311
-        return [id_ for word, variant in zip(words, variants, strict=True) for id_ in self.segmentation(word, variant)]
-
-    def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(word for word, _ in self.split(self.normalize(text)))
-
-    def _segmentation(self, word: str, variant: int) -> tuple[int, ...]:
-        draws = random.Random(f"{variant} {word}")  # noqa: S311
-        parts = list(word)
-        while True:
-            merges = [
-                (self.ranks[pair], place)
-                for place, pair in enumerate(pairwise(parts))
-                if pair in self.ranks and draws.random() >= self.rate
-            ]
-            if not merges:
-                return tuple(self.ids[part] for part in parts)
-            _, place = min(merges)
-            parts[place : place + 2] = [parts[place] + parts[place + 1]]

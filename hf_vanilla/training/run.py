@@ -28,7 +28,8 @@ from transformers import (
 from ..data.batching import TokenBudgetBatches
 from ..data.corpus import Corpus, read_pairs
 from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus
-from ..data.tokenizer import SubwordDropout, train_tokenizer
+from ..data.subword_dropout import SubwordDropout
+from ..data.tokenizer import train_tokenizer
 from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration

@@ -10,7 +10,8 @@ import torch
 from hf_vanilla.data.corpus import Pair
 from hf_vanilla.data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, lengths_of
 from hf_vanilla.data.errors import InvalidDataError
-from hf_vanilla.data.tokenizer import SubwordDropout, train_tokenizer
+from hf_vanilla.data.subword_dropout import SubwordDropout
+from hf_vanilla.data.tokenizer import train_tokenizer
 
 TEXTS = ["a dog runs", "ein Hund rennt", "two dogs", "zwei Hunde"]
 TOKENIZER = train_tokenizer(TEXTS * 9, "bpe", vocab_size=320)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_vanilla.data.tokenizer import SPECIAL_TOKENS, Encoder, SubwordDropout, TokenizerKind, train_tokenizer
+from hf_vanilla.data.tokenizer import SPECIAL_TOKENS, Encoder, TokenizerKind, train_tokenizer
 
 TEXTS = ["a small dog runs .", "ein kleiner Hund rennt .", "two dogs are running in 2024 !", "zwei Hunde rennen ."] * 5
 LOSSLESS: list[TokenizerKind] = ["bpe", "character", "hybrid"]
@@ -122,39 +122,3 @@ def test_parts_of_a_source_are_joined_by_the_separator(kind: TokenizerKind) -> N
     assert ids.count(tokenizer.sep_token_id) == 2
     assert ids[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == "run<sep>dog"
-
-
-def test_dropout_is_a_function_of_its_seed_and_keeps_the_text() -> None:
-    tokenizer = TOKENIZERS["bpe", False]
-    dropout = SubwordDropout(tokenizer, 0.3)
-    text = "a small dog runs in 2024 , é"
-    segmentations = {tuple(dropout(text, str(seed))) for seed in range(30)}
-    assert len(segmentations) > 10
-    assert all(tokenizer.decode(list(ids)) == text for ids in segmentations)
-    assert dropout(text, "7") == SubwordDropout(tokenizer, 0.3)(text, "7")
-
-
-def test_without_dropout_the_merges_are_those_of_the_tokenizer() -> None:
-    tokenizer = TOKENIZERS["bpe", False]
-    for text in [*TEXTS, "unseen wörds, and 31 more"]:
-        expected = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert SubwordDropout(tokenizer, 0.0)(text, "any") == expected
-
-
-def test_dropping_every_merge_leaves_bytes() -> None:
-    tokenizer = TOKENIZERS["bpe", False]
-    ids = SubwordDropout(tokenizer, 1.0)("dogs", "any")
-    assert tokenizer.convert_ids_to_tokens(ids) == ["Ġ", "d", "o", "g", "s"]
-
-
-def test_each_merge_is_dropped_as_often_as_the_rate_says() -> None:
-    tokenizer = train_tokenizer(["ab ab"] * 9, "bpe", vocab_size=264)  # the merges: "ab" or " a", then " ab"
-    dropout = SubwordDropout(tokenizer, 0.25)
-    whole = sum(len(dropout.segmentation("Ġab", variant)) == 1 for variant in range(4000))
-    # Both merges must be kept; the first may be the other one and then a merge is missing, so at most 0.75 ** 2.
-    assert whole / 4000 == pytest.approx(0.75**2, abs=0.03)
-
-
-def test_dropout_needs_byte_pairs() -> None:
-    with pytest.raises(ValueError, match=r"BPE-dropout \(0.1\) needs a tokenizer of byte pairs"):
-        SubwordDropout(TOKENIZERS["character", False], 0.1)
