@@ -147,7 +147,7 @@ class VanillaGenerationMixin(GenerationMixin):
         """Our own search where it finds the same, transformers' where more is asked for than targets."""
         arguments = input_ids, logits_processor, stopping_criteria, generation_config
         if not synced_gpus and self._is_plain(*arguments, model_kwargs):
-            return beam_search(*self._search(input_ids, generation_config, model_kwargs))[0]
+            return beam_search(*self._search(input_ids, generation_config, model_kwargs))[0].clone()
         return super()._beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
 
     def _sample(
@@ -164,7 +164,7 @@ class VanillaGenerationMixin(GenerationMixin):
         arguments = input_ids, logits_processor, stopping_criteria, generation_config
         is_on_cpu = input_ids.device.type == "cpu" and streamer is None
         if is_on_cpu and not synced_gpus and self._is_plain(*arguments, model_kwargs):
-            return greedy_search(*self._search(input_ids, generation_config, model_kwargs))
+            return greedy_search(*self._search(input_ids, generation_config, model_kwargs)).clone()
         return super()._sample(*arguments, synced_gpus=synced_gpus, streamer=streamer, **model_kwargs)
 
     def _is_plain(
@@ -208,14 +208,16 @@ class VanillaGenerationMixin(GenerationMixin):
         eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # As in transformers, where beam search takes a padding token of number 0 for none.
         fill = int(pad) if config.num_beams == 1 or (pad is not None and int(pad)) else int(eos[0])
-        decoder = IncrementalDecoder(self, sources, None if mask is None else mask[:: config.num_beams])
+        mask = None if mask is None else mask[:: config.num_beams]
+        decoder = IncrementalDecoder(self, sources, mask, config.num_beams)
         names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length")
         return decoder, Search(start, limits, eos, fill, **{name: getattr(config, name) for name in names})
 
 
 def _is_watched(module: nn.Module) -> bool:
-    """Whether a call of this module does more than it: hooks, which move or gather weights, or what was compiled."""
-    return bool(module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module))
+    """Whether a call does more than the search knows: dropout, hooks that move or gather weights, what was compiled."""
+    hooks = module._forward_pre_hooks or module._forward_hooks
+    return bool(module.training or hooks or "forward" in vars(module))
 
 
 def _length_limits(sources: Tensor, model_kwargs: dict[str, Any], beyond: int) -> Tensor:

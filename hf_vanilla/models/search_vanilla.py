@@ -1,16 +1,17 @@
 """
 Greedy and beam search for `generate()` with the results of transformers' own, in less time.
 
-- The keys and values of the encoder are there once for a sentence, not once for each of its hypotheses, and stay in
-  their places when hypotheses change theirs.
+- Keys and values of the source, and of what hypotheses have in common, are there once for a sentence, and stay in their
+  places when hypotheses change theirs.
 - A sentence leaves the batch as soon as nothing can change its result.
 - Hypotheses have the length that they have, not that of the longest to be expected.
-- Only a part of the logits exists at a time.
+- Only a part of the logits exists at a time, and most of these are looked at only as parts of groups.
 
 Letters of shapes: B sentences, W hypotheses of each (the width of the beam), C candidates for the next ones, T tokens,
 D d_model, N vocabulary size.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -50,21 +51,23 @@ class Search:
         return is_eos | (length >= self.limits[sentences])[:, None]
 
 
+@torch.inference_mode()
 def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
     """The targets that always go on with the most probable token: (B, T)."""
-    sentences = torch.arange(len(search.start), device=search.start.device)
+    device = search.start.device
+    sentences = torch.arange(len(search.start), device=device)
     targets = search.start[:, None]
     finished = []
     for length in count(2):
-        tokens = decoder.head(decoder.states(targets[:, -1:])).argmax(-1)
+        logits, nothing = decoder.logits(decoder.states(targets[:, -1:])), torch.zeros(len(targets), 1, device=device)
+        tokens = largest(logits, nothing, nothing, 1)[1]
         targets = torch.cat([targets, tokens], dim=-1)
         is_open = ~search.ends(tokens, length, sentences)[:, 0]
-        kept = is_open.nonzero()[:, 0]
+        kept = places_of(is_open)
         if len(kept) < len(targets):
             finished.append((sentences[~is_open], targets[~is_open]))
             sentences, targets = sentences[kept], targets[kept]
             decoder.keep(kept)
-            decoder.choose(kept)
         if len(kept) == 0:
             break
     order, found = zip(*finished, strict=True)
@@ -108,6 +111,7 @@ class Ended:
         return type(self)(self.targets[sentences], self.lengths[sentences], self.scores[sentences])
 
 
+@torch.inference_mode()
 def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Tensor]:
     """The best targets of each sentence, and their scores: (B * R, T), (B * R,), where R is num_return_sequences."""
     device = search.start.device
@@ -116,25 +120,22 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     scores = torch.zeros(len(running), 1, device=device)
     ended, finished = Ended.none_yet(search), []
     for length in count(1):  # of targets without their start token
-        firsts = torch.arange(len(running), device=device)[:, None] * running.shape[1]
-        states = decoder.states(running[..., -1])
-        scores, parents, tokens = best_continuations(states, decoder.head, scores, search.candidates)
+        scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search.candidates)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
         ends = search.ends(tokens, length + 1, sentences)
         ended = ended.together_with(candidates, scores, ends, length, search)
         scores, chosen = (scores + ends * NEVER).topk(search.num_beams)
-        running, hypotheses = at(candidates, chosen), firsts + parents.gather(1, chosen)
+        running = at(candidates, chosen)
+        decoder.choose(parents.gather(1, chosen))
         is_open = ended.may_improve(scores[:, 0], length, search) & ~ends.all()
-        kept = is_open.nonzero()[:, 0]
+        kept = places_of(is_open)
         if len(kept) < len(running):
             done = ended.of(~is_open)
             finished.append((sentences[~is_open], done.targets, done.lengths, done.scores))
-            sentences, running, hypotheses, scores = (x[kept] for x in (sentences, running, hypotheses, scores))
-            ended = ended.of(kept)
+            sentences, running, scores, ended = sentences[kept], running[kept], scores[kept], ended.of(kept)
             decoder.keep(kept)
         if len(kept) == 0:
             break
-        decoder.choose(hypotheses.flatten())
     order, *found = zip(*finished, strict=True)
     targets, lengths, scores = (
         in_order(order, parts, search.fill)[:, : search.num_return_sequences] for parts in found
@@ -142,25 +143,65 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     return targets.flatten(0, 1)[:, : 1 + int(lengths.max())], scores.flatten()
 
 
-def best_continuations(states: Tensor, head: nn.Linear, scores: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+def places_of(is_open: Tensor) -> Tensor:
+    """Those that go on. Most stay where they are: into the gaps that others leave come the last ones."""
+    kept = is_open.nonzero()[:, 0]
+    if len(kept) == len(is_open):
+        return kept
+    gaps = (~is_open[: len(kept)]).nonzero()[:, 0]
+    places = torch.arange(len(kept), device=kept.device)
+    places[gaps] = kept[len(kept) - len(gaps) :]
+    return places
+
+
+def best_continuations(
+    decoder: IncrementalDecoder, tokens: Tensor, scores: Tensor, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """
-    The most probable ways to go on from any hypothesis of a sentence: (B, W, D), (B, W) -> three times (B, C).
+    The most probable ways to go on from hypotheses with these last tokens: (B, W), (B, W) -> three times (B, C).
 
     Returns their scores, the hypotheses that they go on with, and the tokens by which they do.
     """
-    size = max(1, LOGITS_AT_ONCE // (head.out_features * states.shape[1]))
-    parts = [most_probable(head(part), number) for part in states.split(size)]
-    best, tokens = (torch.cat(part) for part in zip(*parts, strict=True))  # of each hypothesis
-    best, places = (best + scores[..., None]).flatten(1).topk(number)
-    return best, places // number, tokens.flatten(1).gather(1, places)
+    size = max(1, LOGITS_AT_ONCE // (decoder.vocab_size * tokens.shape[1]))
+    parts = zip(decoder.states(tokens).split(size), scores.split(size), strict=True)
+    found = [most_probable(decoder.logits(states), of_states, number) for states, of_states in parts]
+    best, places = (torch.cat(part) for part in zip(*found, strict=True))
+    return best, places // decoder.vocab_size, places % decoder.vocab_size
 
 
-def most_probable(logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of the most probable tokens, and these: (B, W, N) -> twice (B, W, C)."""
+def most_probable(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """The best scores with one more token, and their places among all of a sentence: (B, W, N) -> twice (B, C)."""
     logits = logits.float()
-    best, tokens = logits.topk(number)
-    # The largest probability is exp(best logit) / sum, and never too small for its logarithm.
-    return best - best[..., :1] + logits.softmax(-1).amax(-1, keepdim=True).log(), tokens
+    # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
+    return largest(logits, logits.amax(-1), scores + logits.softmax(-1).amax(-1).log(), number)
+
+
+def largest(logits: Tensor, less: Tensor, more: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """
+    The largest `logits - less + more` of each sentence, and their places: (B, W, N), (B, W), (B, W) -> twice (B, C).
+
+    Logits are looked at in groups: as many as are wanted, those with the largest maxima, have all that are wanted.
+    """
+    width, size = logits.shape[1:]
+    in_group = math.isqrt(size)
+    groups = size // in_group
+    maxima = logits[..., : groups * in_group].unflatten(-1, (groups, in_group)).amax(-1)
+    maxima = maxima - less[..., None] + more[..., None]
+    _, chosen = first_or_topk(maxima.flatten(1), min(number, width * groups))
+    firsts = chosen // groups * size + chosen % groups * in_group
+    members = firsts[..., None] + torch.arange(in_group, device=firsts.device)
+    hypotheses = torch.arange(width, device=firsts.device)[:, None]
+    without_group = hypotheses * size + torch.arange(groups * in_group, size, device=firsts.device)
+    places = torch.cat([members.flatten(1), without_group.flatten().expand(len(logits), -1)], dim=1)
+    of_hypothesis = places // size
+    found = logits.flatten(1).gather(1, places) - less.gather(1, of_hypothesis) + more.gather(1, of_hypothesis)
+    best, best_places = first_or_topk(found, number)
+    return best, places.gather(1, best_places)
+
+
+def first_or_topk(values: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """The largest and their places. If one is wanted, it is the first of equal ones, which topk does not promise."""
+    return values.max(1, keepdim=True) if number == 1 else values.topk(number)
 
 
 def at(hypotheses: Tensor, places: Tensor) -> Tensor:

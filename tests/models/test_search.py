@@ -11,7 +11,9 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Sto
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import generation_vanilla, search_vanilla
+from hf_vanilla.models.decoding_vanilla import ENOUGH_ROWS, has_onednn, linear_map
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
+from hf_vanilla.models.search_vanilla import largest, places_of
 
 BOS, PAD, EOS = 0, 1, 2
 VOCAB, SENTENCES = 41, 24
@@ -142,6 +144,59 @@ def test_logits_in_parts(
     assert max(sizes[SENTENCES:]) == max(1, at_once // (5 * VOCAB))
 
 
+@pytest.mark.parametrize("size", [7, 41, 100, 997])
+@pytest.mark.parametrize("width", [1, 3, 6])
+def test_the_largest_by_groups_are_the_largest_of_all(size: int, width: int) -> None:
+    logits = torch.randn(9, width, size)
+    less, more = torch.randn(9, width), torch.randn(9, width)
+    for number in (1, width, min(12, width * size)):
+        found, places = largest(logits, less, more, number)
+        expected = (logits - less[..., None] + more[..., None]).flatten(1).topk(number)
+        torch.testing.assert_close(found, expected.values, rtol=0, atol=0)
+        assert torch.equal(places, expected.indices)
+
+
+def test_of_equal_logits_greedy_search_takes_the_first() -> None:
+    logits = torch.zeros(1, 1, 50)
+    logits[..., [13, 20, 49]] = 1
+    assert largest(logits, torch.zeros(1, 1), torch.zeros(1, 1), 1)[1].item() == 13
+
+
+def test_sentences_that_go_on_stay_in_their_places_or_fill_gaps() -> None:
+    assert places_of(torch.tensor([True, True])).tolist() == [0, 1]
+    assert places_of(torch.tensor([False, False])).tolist() == []
+    assert places_of(torch.tensor([False, True, True, False, True, True])).tolist() == [4, 1, 2, 5]
+    for _ in range(50):
+        is_open = torch.rand(12) < 0.6
+        places = places_of(is_open).tolist()
+        assert sorted(places) == is_open.nonzero()[:, 0].tolist()
+        assert all(places[i] == i for i in range(len(places)) if is_open[i])
+
+
+def test_products_by_onednn_are_those_of_pytorch(make_decided: Callable[..., Model], source: Source) -> None:
+    projections = [nn.Linear(33, 20), nn.Linear(33, 7)]
+    states = torch.randn(ENOUGH_ROWS, 33)
+    for found, linear in zip(linear_map(*projections)(states), projections, strict=True):
+        torch.testing.assert_close(found, linear(states))
+    assert has_onednn()
+    with torch.profiler.profile() as profile:
+        linear_map(nn.Linear(33, 20, bias=False))(states)
+        linear_map(nn.Linear(33, 20), rows=ENOUGH_ROWS - 1)(states)
+        linear_map(nn.Linear(33, 20).double())(states.double())
+    assert {event.key: event.count for event in profile.key_averages()}["mkldnn::_linear_pointwise"] == 1
+    model = make_decided().float()
+    for num_beams in (1, 4):
+        targets, _ = theirs(model, source, num_beams=num_beams)
+        assert torch.equal(model.generate(**source, num_beams=num_beams), targets)
+
+
+def test_what_is_found_may_be_changed(make_decided: Callable[..., Model], source: Source) -> None:
+    for num_beams in (1, 2):
+        found = make_decided().generate(**source, num_beams=num_beams)
+        with torch.enable_grad():
+            found += 1  # refused for what was made in inference mode
+
+
 class Never(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         return torch.zeros(len(input_ids), dtype=torch.bool)
@@ -190,6 +245,19 @@ def test_what_happens_when_layers_are_called_still_happens(
     assert torch.equal(model.generate(**source, num_beams=2), expected)
     assert calls
     assert ours.times == 1
+
+
+def test_dropout_of_a_model_in_training_is_that_of_transformers(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder
+) -> None:
+    model = make_decided(dropout=0.2, activation_dropout=0.3).train()
+    torch.manual_seed(3)
+    expected, _ = theirs(model, source, num_beams=2)
+    torch.manual_seed(3)
+    assert torch.equal(model.generate(**source, num_beams=2), expected)
+    model.get_decoder().layers[0].feed_forward.eval()
+    model.generate(**source, num_beams=1)
+    assert ours.times == 0
 
 
 def test_projections_that_are_more_than_linear_maps(
