@@ -120,10 +120,11 @@ def linear_map(*projections: Any, rows: int = ENOUGH_ROWS) -> Callable[[Tensor],
         return projections[0] if len(projections) == 1 else lambda states: [linear(states) for linear in projections]
     weight = torch.cat([linear.weight for linear in projections])
     bias = None if projections[0].bias is None else torch.cat([linear.bias for linear in projections])
-    product = partial(nn.functional.linear, weight=weight, bias=bias)
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and rows >= ENOUGH_ROWS and has_onednn():
+    if rows >= ENOUGH_ROWS and onednn_has_products_of(weight):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
         product = partial(by_onednn, weight=packed, bias=bias)
+    else:
+        product = partial(nn.functional.linear, weight=weight, bias=bias)
     if len(projections) == 1:
         return product
     sizes = [linear.out_features for linear in projections]
@@ -135,9 +136,11 @@ def by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return product
 
 
-def has_onednn() -> bool:
+def onednn_has_products_of(weight: Tensor) -> bool:
     names = ("_reorder_linear_weight", "_linear_pointwise")  # which torch.compile calls
-    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    is_there = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    is_exact = weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return is_there and is_exact and weight.device.type == "cpu"
 
 
 def is_plain(linear: Any) -> bool:

@@ -11,7 +11,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Sto
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import generation_vanilla, search_vanilla
-from hf_vanilla.models.decoding_vanilla import ENOUGH_ROWS, has_onednn, linear_map
+from hf_vanilla.models.decoding_vanilla import ENOUGH_ROWS, linear_map
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
 from hf_vanilla.models.search_vanilla import largest, places_of
 
@@ -178,9 +178,8 @@ def test_products_by_onednn_are_those_of_pytorch(make_decided: Callable[..., Mod
     states = torch.randn(ENOUGH_ROWS, 33)
     for found, linear in zip(linear_map(*projections)(states), projections, strict=True):
         torch.testing.assert_close(found, linear(states))
-    assert has_onednn()
     with torch.profiler.profile() as profile:
-        linear_map(nn.Linear(33, 20, bias=False))(states)
+        linear_map(nn.Linear(33, 20, bias=False))(states)  # the only one of these
         linear_map(nn.Linear(33, 20), rows=ENOUGH_ROWS - 1)(states)
         linear_map(nn.Linear(33, 20).double())(states.double())
     assert {event.key: event.count for event in profile.key_averages()}["mkldnn::_linear_pointwise"] == 1
@@ -188,6 +187,18 @@ def test_products_by_onednn_are_those_of_pytorch(make_decided: Callable[..., Mod
     for num_beams in (1, 4):
         targets, _ = theirs(model, source, num_beams=num_beams)
         assert torch.equal(model.generate(**source, num_beams=num_beams), targets)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_under_autocast_types_fit(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder, num_beams: int, implementation: str
+) -> None:
+    model = make_decided(attn_implementation=implementation).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.generate(**source, num_beams=num_beams)
+    assert len(found) == SENTENCES
+    assert ours.times == 1
 
 
 def test_what_is_found_may_be_changed(make_decided: Callable[..., Model], source: Source) -> None:
