@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-ENOUGH_ROWS = 32  # for oneDNN to gain more than a call of it costs
+ENOUGH = 1_000_000  # multiplications for oneDNN to gain more than a call of it costs
 
 
 class IncrementalDecoder:
@@ -32,7 +32,7 @@ class IncrementalDecoder:
         self.ancestors = encoder_states.new_zeros(len(encoder_states), 1, 1, 0) if num_beams > 1 else None
         rows = len(encoder_states) * num_beams
         self.layers = [IncrementalLayer(layer, encoder_states, rows) for layer in self.decoder.layers]
-        self.logits = linear_map(model.get_output_embeddings())  # (B, W, D) -> (B, W, N)
+        self.logits = linear_map(model.get_output_embeddings(), rows=rows)  # (B, W, D) -> (B, W, N)
         self.vocab_size = model.config.vocab_size
         self.length = 0
 
@@ -70,6 +70,7 @@ class IncrementalLayer:
         self.project, self.own_output = map_of(own.q_proj, own.k_proj, own.v_proj), map_of(own.o_proj)
         self.query, self.cross_output = map_of(cross.q_proj), map_of(cross.o_proj)
         self.fc1, self.fc2 = map_of(feed_forward.fc1), map_of(feed_forward.fc2)
+        self.attend, self.attend_to_source = attention_of(own), attention_of(cross)
         self.encoder = [states.contiguous() for states in cross.keys_and_values(encoder_states)]  # (B, H, S, K)
         self.tokens = [states[:, :, :0] for states in self.encoder]  # (B, H, T and room for more, K)
         self.length = 0
@@ -82,24 +83,26 @@ class IncrementalLayer:
         return layer.feed_forward_sublayer(states, lambda x: self.fc2(layer.feed_forward.activation(self.fc1(x))))
 
     def _attend_to_tokens(self, states: Tensor, shape: tuple[int, int], ancestors: Tensor | None) -> Tensor:
-        attention = self.layer.self_attn
-        query, *more = (x.view(*shape, attention.num_heads, -1).transpose(1, 2) for x in self.project(states))
-        found, _ = attention.attend(query, *self._with_more(*more), ancestors)  # (B, W, H, V)
+        query, *more = (self._heads(x, shape) for x in self.project(states))
+        keys, values = self._with_more(*more)
+        found = self.attend(query, keys, values, ancestors)  # (B, W, H, V)
         return self.own_output(found.reshape(len(states), -1))
 
     def _attend_to_source(self, states: Tensor, shape: tuple[int, int], mask: Tensor | None) -> Tensor:
-        attention = self.layer.cross_attn
-        query = self.query(states).view(*shape, attention.num_heads, -1).transpose(1, 2)  # (B * W, D) -> (B, H, W, K)
         keys, values = (states[: shape[0]] for states in self.encoder)
-        found, _ = attention.attend(query, keys, values, mask)
+        found = self.attend_to_source(self._heads(self.query(states), shape), keys, values, mask)
         return self.cross_output(found.reshape(len(states), -1))
+
+    def _heads(self, states: Tensor, shape: tuple[int, int]) -> Tensor:
+        return states.view(*shape, self.encoder[0].shape[1], -1).transpose(1, 2)  # (B * W, H * K) -> (B, H, W, K)
 
     def _with_more(self, *more: Tensor) -> list[Tensor]:
         """Keys and values of the tokens so far, and of one more of each hypothesis: (B, H, W, K) -> (B, H, T, K)."""
         start, self.length = self.length, self.length + more[0].shape[2]
         if self.length > self.tokens[0].shape[2]:
             room = 2 * self.length
-            self.tokens = [nn.functional.pad(states, (0, 0, 0, room - states.shape[2])) for states in self.tokens]
+            old = [states[: len(more[0])] for states in self.tokens]
+            self.tokens = [nn.functional.pad(states, (0, 0, 0, room - states.shape[2])) for states in old]
         for states, added in zip(self.tokens, more, strict=True):
             states[: len(added), :, start : self.length] = added
         return [states[: len(added), :, : self.length] for states, added in zip(self.tokens, more, strict=True)]
@@ -109,7 +112,15 @@ class IncrementalLayer:
             states[places] = states[sentences]
 
 
-def linear_map(*projections: Any, rows: int = ENOUGH_ROWS) -> Callable[[Tensor], Any]:
+def attention_of(module: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]:
+    """Attention(Q, K, V) of a module's heads: (B, H, W, K), (B, H, T, K), (B, H, T, V) -> (B, W, H, V)."""
+    if module.config._attn_implementation == "sdpa":  # without the questions of transformers, which take as long
+        sdpa = partial(nn.functional.scaled_dot_product_attention, scale=module.scaling)
+        return lambda *arguments: sdpa(*arguments).transpose(1, 2)
+    return lambda *arguments: module.attend(*arguments)[0]
+
+
+def linear_map(*projections: Any, rows: int) -> Callable[[Tensor], Any]:
     """
     One linear map of about so many rows, or several of the same rows side by side in one product of matrices.
 
@@ -118,9 +129,11 @@ def linear_map(*projections: Any, rows: int = ENOUGH_ROWS) -> Callable[[Tensor],
     """
     if not all(is_plain(linear) for linear in projections):  # with an adapter, say
         return projections[0] if len(projections) == 1 else lambda states: [linear(states) for linear in projections]
-    weight = torch.cat([linear.weight for linear in projections])
-    bias = None if projections[0].bias is None else torch.cat([linear.bias for linear in projections])
-    if rows >= ENOUGH_ROWS and onednn_has_products_of(weight):
+    weight, bias = projections[0].weight, projections[0].bias
+    if len(projections) > 1:
+        weight = torch.cat([linear.weight for linear in projections])
+        bias = torch.cat([linear.bias for linear in projections])
+    if rows * weight.numel() >= ENOUGH and onednn_has_products_of(weight):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
         product = partial(by_onednn, weight=packed, bias=bias)
     else:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StoppingCriteria, TextStreamer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.models import generation_vanilla, search_vanilla
-from hf_vanilla.models.decoding_vanilla import ENOUGH_ROWS, linear_map
+from hf_vanilla.models import decoding_vanilla, generation_vanilla, search_vanilla
+from hf_vanilla.models.decoding_vanilla import ENOUGH, linear_map
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
 from hf_vanilla.models.search_vanilla import largest, places_of
 
@@ -173,16 +173,19 @@ def test_sentences_that_go_on_stay_in_their_places_or_fill_gaps() -> None:
         assert all(places[i] == i for i in range(len(places)) if is_open[i])
 
 
-def test_products_by_onednn_are_those_of_pytorch(make_decided: Callable[..., Model], source: Source) -> None:
+def test_products_by_onednn_are_those_of_pytorch(
+    make_decided: Callable[..., Model], source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     projections = [nn.Linear(33, 20), nn.Linear(33, 7)]
-    states = torch.randn(ENOUGH_ROWS, 33)
-    for found, linear in zip(linear_map(*projections)(states), projections, strict=True):
+    states = torch.randn(9, 33)
+    for found, linear in zip(linear_map(*projections, rows=ENOUGH)(states), projections, strict=True):
         torch.testing.assert_close(found, linear(states))
     with torch.profiler.profile() as profile:
-        linear_map(nn.Linear(33, 20, bias=False))(states)  # the only one of these
-        linear_map(nn.Linear(33, 20), rows=ENOUGH_ROWS - 1)(states)
-        linear_map(nn.Linear(33, 20).double())(states.double())
+        linear_map(nn.Linear(33, 20, bias=False), rows=ENOUGH)(states)  # the only one of these
+        linear_map(nn.Linear(33, 20), rows=ENOUGH // (33 * 20))(states)
+        linear_map(nn.Linear(33, 20).double(), rows=ENOUGH)(states.double())
     assert {event.key: event.count for event in profile.key_averages()}["mkldnn::_linear_pointwise"] == 1
+    monkeypatch.setattr(decoding_vanilla, "ENOUGH", 0)
     model = make_decided().float()
     for num_beams in (1, 4):
         targets, _ = theirs(model, source, num_beams=num_beams)
@@ -192,8 +195,14 @@ def test_products_by_onednn_are_those_of_pytorch(make_decided: Callable[..., Mod
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_under_autocast_types_fit(
-    make_decided: Callable[..., Model], source: Source, ours: Recorder, num_beams: int, implementation: str
+    make_decided: Callable[..., Model],
+    source: Source,
+    ours: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    num_beams: int,
+    implementation: str,
 ) -> None:
+    monkeypatch.setattr(decoding_vanilla, "ENOUGH", 0)
     model = make_decided(attn_implementation=implementation).float()
     with torch.autocast("cpu", torch.bfloat16):
         found = model.generate(**source, num_beams=num_beams)
