@@ -27,7 +27,7 @@ def test_it_is_a_function_of_the_seed_and_keeps_the_text() -> None:
 
 def test_many_texts_at_once_are_each_text_word_by_word() -> None:
     dropout = SubwordDropout(TOKENIZER, 0.3)
-    texts = [*TEXTS, "", "x", "unseen wörds, and 31 more"]
+    texts = ["", *TEXTS, "x", "unseen wörds, and 31 more"]
     found = dropout(texts, seeds(len(texts)))
     for text, seed, ids in zip(texts, seeds(len(texts)), found, strict=True):
         words = [word for word, _ in dropout.split(dropout.normalize(text))]
