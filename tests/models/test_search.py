@@ -215,6 +215,7 @@ def test_what_is_found_may_be_changed(make_decided: Callable[..., Model], source
         found = make_decided().generate(**source, num_beams=num_beams)
         with torch.enable_grad():
             found += 1  # refused for what was made in inference mode
+        assert not found.is_inference()
 
 
 class Never(StoppingCriteria):
