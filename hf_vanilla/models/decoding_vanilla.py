@@ -4,12 +4,12 @@ The decoder one token at a time, for the search in `generate()`: hypotheses, sev
 What hypotheses of a sentence have in common, the source and their first tokens, is there once. To attention they are
 like positions of one target, each of which sees the source, and of the tokens of all hypotheses its own ancestors.
 
-Letters of shapes: B sentences, W hypotheses of each, D d_model, H heads, S source length, T tokens of all hypotheses of
-a sentence so far, K size of a head's queries and keys, N vocabulary size.
+Letters of shapes: B sentences, W hypotheses of each, D d_model, L layers, H heads, S source length, T tokens of all
+hypotheses of a sentence so far, K size of a head's queries and keys, V size of its values, N vocabulary size.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-ENOUGH = 1_000_000  # multiplications for oneDNN to gain more than a call of it costs
+from .products_vanilla import linear_map, linear_maps
+
+MANY_ROWS = 100  # for products of matrices to be a faster attention on CPUs than sdpa
+POSITIONS_AT_ONCE = 32
+ENOUGH_POSITIONS = 16  # of a source: the softmax of fewer takes PyTorch ten times as long
+
+Seen = tuple[Tensor, Tensor, Tensor | None]  # what queries attend to: keys, values, mask
 
 
 class IncrementalDecoder:
@@ -27,25 +33,49 @@ class IncrementalDecoder:
     def __init__(self, model: PreTrainedModel, encoder_states: Tensor, source_mask: Tensor | None, num_beams: int):
         self.decoder: Any = model.get_decoder()
         self.embedding = self.decoder.embed_tokens or model.get_input_embeddings()
-        self.source_mask = create_bidirectional_mask(model.config, encoder_states[:, :1], source_mask, encoder_states)
+        encoder_states, source_mask = with_enough_positions(encoder_states, source_mask)
+        mask = create_bidirectional_mask(model.config, encoder_states[:, :1], source_mask, encoder_states)
+        self.source_mask = to_add(mask, encoder_states.dtype)
         # 0 where a hypothesis attends to a token, -inf where it does not. A single hypothesis attends to all.
         self.ancestors = encoder_states.new_zeros(len(encoder_states), 1, 1, 0) if num_beams > 1 else None
+        self.source = keys_and_values([layer.cross_attn for layer in self.decoder.layers], encoder_states)
+        self.tokens = [states[:, :, :, :0] for states in self.source]  # (L, B, H, T and room for more, K)
         rows = len(encoder_states) * num_beams
-        self.layers = [IncrementalLayer(layer, encoder_states, rows) for layer in self.decoder.layers]
+        self.layers = [IncrementalLayer(layer, rows) for layer in self.decoder.layers]
         self.logits = linear_map(model.get_output_embeddings(), rows=rows)  # (B, W, D) -> (B, W, N)
         self.vocab_size = model.config.vocab_size
-        self.length = 0
+        self.positions = encoder_states[0, :0]
+        self.steps = self.length = 0
 
     def states(self, tokens: Tensor) -> Tensor:
         """With one more token of each hypothesis: (B, W) -> (B, W, D)."""
-        states = self.decoder.embed(None, self.embedding(tokens.reshape(-1, 1)), None, None, self.length)[:, 0]
+        states = self._embed(tokens)
+        self._make_room_for(tokens)
+        past = (part[:, : len(tokens), :, : self.length].unbind() for part in self.tokens)
+        source = (part[:, : len(tokens)].unbind() for part in self.source)
+        for layer, keys, values, *of_source in zip(self.layers, *past, *source, strict=True):
+            states = layer(states, (keys, values, self.ancestors), (*of_source, self.source_mask))
+        return self.decoder.layer_norm(states)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        states = self.embedding(tokens)
+        if self.steps == len(self.positions):
+            left = (self.decoder.config.max_position_embeddings or math.inf) - self.steps
+            nothing = states.new_zeros(1, max(1, min(POSITIONS_AT_ONCE, left)), states.shape[-1])
+            more = self.decoder.embed(None, nothing, None, None, self.steps)[0]
+            self.positions = torch.cat([self.positions, more])
+        self.steps += 1
+        return states * math.sqrt(states.shape[-1]) + self.positions[self.steps - 1]
+
+    def _make_room_for(self, tokens: Tensor) -> None:
+        """For keys and values of one more token of each hypothesis, which attends to itself and not to the others."""
+        self.length += tokens.shape[1]
+        if self.length > self.tokens[0].shape[3]:
+            old = [part[:, : len(tokens)] for part in self.tokens]
+            self.tokens = [nn.functional.pad(part, (0, 0, 0, 2 * self.length - part.shape[3])) for part in old]
         if self.ancestors is not None:
-            own = states.new_full(tokens.shape[1:] * 2, -math.inf).fill_diagonal_(0)
+            own = self.ancestors.new_full((tokens.shape[1],) * 2, -math.inf).fill_diagonal_(0)
             self.ancestors = torch.cat([self.ancestors, own.expand(len(tokens), 1, -1, -1)], dim=-1)  # (B, 1, W, T)
-        self.length += 1
-        for layer in self.layers:
-            states = layer(states, len(tokens), self.ancestors, self.source_mask)
-        return self.decoder.layer_norm(states).view(*tokens.shape, -1)
 
     def choose(self, hypotheses: Tensor) -> None:
         """Go on with these of each sentence: (B, W)."""
@@ -56,109 +86,102 @@ class IncrementalDecoder:
         self.ancestors = self.ancestors if self.ancestors is None else self.ancestors[sentences]
         self.source_mask = self.source_mask if self.source_mask is None else self.source_mask[sentences]
         places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
-        for layer in self.layers:
-            layer.move(sentences[places], places)
+        for part in (*self.source, *self.tokens):
+            part[:, places] = part[:, sentences[places]]
 
 
 class IncrementalLayer:
-    """A decoder layer, the keys and values of the encoder, and those of the tokens so far."""
+    """A decoder layer, of which nothing is left but the computation."""
 
-    def __init__(self, layer: Any, encoder_states: Tensor, rows: int):
-        self.layer = layer
+    def __init__(self, layer: Any, rows: int):
         map_of = partial(linear_map, rows=rows)
         own, cross, feed_forward = layer.self_attn, layer.cross_attn, layer.feed_forward
-        self.project, self.own_output = map_of(own.q_proj, own.k_proj, own.v_proj), map_of(own.o_proj)
+        self.num_heads = own.num_heads
+        self.project, self.own_output = linear_maps([own.q_proj, own.k_proj, own.v_proj], rows), map_of(own.o_proj)
         self.query, self.cross_output = map_of(cross.q_proj), map_of(cross.o_proj)
         self.fc1, self.fc2 = map_of(feed_forward.fc1), map_of(feed_forward.fc2)
-        self.attend, self.attend_to_source = attention_of(own), attention_of(cross)
-        self.encoder = [states.contiguous() for states in cross.keys_and_values(encoder_states)]  # (B, H, S, K)
-        self.tokens = [states[:, :, :0] for states in self.encoder]  # (B, H, T and room for more, K)
-        self.length = 0
+        self.activation = feed_forward.activation
+        self.attend, self.attend_to_source = attention_of(own, rows), attention_of(cross, rows)
+        self.around_self_attention = sublayer_of(layer.self_attn_sublayer)
+        self.around_cross_attention = sublayer_of(layer.cross_attn_sublayer)
+        self.around_feed_forward = sublayer_of(layer.feed_forward_sublayer)
 
-    def __call__(self, states: Tensor, sentences: int, ancestors: Tensor | None, source_mask: Tensor | None) -> Tensor:
-        """With one more token of each hypothesis: (B * W, D) -> (B * W, D)."""
-        layer, shape = self.layer, (sentences, len(states) // sentences)
-        states = layer.self_attn_sublayer(states, lambda x: self._attend_to_tokens(x, shape, ancestors))
-        states = layer.cross_attn_sublayer(states, lambda x: self._attend_to_source(x, shape, source_mask))
-        return layer.feed_forward_sublayer(states, lambda x: self.fc2(layer.feed_forward.activation(self.fc1(x))))
+    def __call__(self, states: Tensor, tokens: Seen, source: Seen) -> Tensor:
+        """With one more token of each hypothesis, for whose key and value there is room: (B, W, D) -> (B, W, D)."""
+        states = self.around_self_attention(states, self._attend_to_tokens, tokens)
+        states = self.around_cross_attention(states, self._attend_to_source, source)
+        return self.around_feed_forward(states, self._feed_forward)
 
-    def _attend_to_tokens(self, states: Tensor, shape: tuple[int, int], ancestors: Tensor | None) -> Tensor:
-        query, *more = (self._heads(x, shape) for x in self.project(states))
-        keys, values = self._with_more(*more)
-        found = self.attend(query, keys, values, ancestors)  # (B, W, H, V)
-        return self.own_output(found.reshape(len(states), -1))
+    def _attend_to_tokens(self, states: Tensor, tokens: Seen) -> Tensor:
+        query, *new = (self._heads(x) for x in self.project(states))
+        for part, more in zip(tokens, new, strict=False):
+            part[:, :, -more.shape[2] :] = more
+        return self.own_output(self.attend(query, *tokens).flatten(2))
 
-    def _attend_to_source(self, states: Tensor, shape: tuple[int, int], mask: Tensor | None) -> Tensor:
-        keys, values = (states[: shape[0]] for states in self.encoder)
-        found = self.attend_to_source(self._heads(self.query(states), shape), keys, values, mask)
-        return self.cross_output(found.reshape(len(states), -1))
+    def _attend_to_source(self, states: Tensor, source: Seen) -> Tensor:
+        return self.cross_output(self.attend_to_source(self._heads(self.query(states)), *source).flatten(2))
 
-    def _heads(self, states: Tensor, shape: tuple[int, int]) -> Tensor:
-        return states.view(*shape, self.encoder[0].shape[1], -1).transpose(1, 2)  # (B * W, H * K) -> (B, H, W, K)
+    def _heads(self, states: Tensor) -> Tensor:
+        return states.view(*states.shape[:2], self.num_heads, -1).transpose(1, 2)  # (B, W, H * K) -> (B, H, W, K)
 
-    def _with_more(self, *more: Tensor) -> list[Tensor]:
-        """Keys and values of the tokens so far, and of one more of each hypothesis: (B, H, W, K) -> (B, H, T, K)."""
-        start, self.length = self.length, self.length + more[0].shape[2]
-        if self.length > self.tokens[0].shape[2]:
-            room = 2 * self.length
-            old = [states[: len(more[0])] for states in self.tokens]
-            self.tokens = [nn.functional.pad(states, (0, 0, 0, room - states.shape[2])) for states in old]
-        for states, added in zip(self.tokens, more, strict=True):
-            states[: len(added), :, start : self.length] = added
-        return [states[: len(added), :, : self.length] for states, added in zip(self.tokens, more, strict=True)]
-
-    def move(self, sentences: Tensor, places: Tensor) -> None:
-        for states in (*self.encoder, *self.tokens):
-            states[places] = states[sentences]
+    def _feed_forward(self, states: Tensor) -> Tensor:
+        return self.fc2(self.activation(self.fc1(states)))
 
 
-def attention_of(module: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]:
-    """Attention(Q, K, V) of a module's heads: (B, H, W, K), (B, H, T, K), (B, H, T, V) -> (B, W, H, V)."""
-    if module.config._attn_implementation == "sdpa":  # without the questions of transformers, which take as long
-        sdpa = partial(nn.functional.scaled_dot_product_attention, scale=module.scaling)
-        return lambda *arguments: sdpa(*arguments).transpose(1, 2)
-    return lambda *arguments: module.attend(*arguments)[0]
+def with_enough_positions(states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """More padding for a short source."""
+    missing = ENOUGH_POSITIONS - states.shape[1]
+    if missing <= 0:
+        return states, mask
+    mask = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask
+    return nn.functional.pad(states, (0, 0, 0, missing)), nn.functional.pad(mask, (0, missing))
 
 
-def linear_map(*projections: Any, rows: int) -> Callable[[Tensor], Any]:
-    """
-    One linear map of about so many rows, or several of the same rows side by side in one product of matrices.
-
-    On CPUs by oneDNN where that may gain: with float32, PyTorch by itself takes MKL, which on processors that are not
-    Intel's reaches half of the speed.
-    """
-    if not all(is_plain(linear) for linear in projections):  # with an adapter, say
-        return projections[0] if len(projections) == 1 else lambda states: [linear(states) for linear in projections]
-    weight, bias = projections[0].weight, projections[0].bias
-    if len(projections) > 1:
-        weight = torch.cat([linear.weight for linear in projections])
-        bias = torch.cat([linear.bias for linear in projections])
-    if rows * weight.numel() >= ENOUGH and onednn_has_products_of(weight):
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-        product = partial(by_onednn, weight=packed, bias=bias)
-    else:
-        product = partial(nn.functional.linear, weight=weight, bias=bias)
-    if len(projections) == 1:
-        return product
-    sizes = [linear.out_features for linear in projections]
-    return lambda states: product(states).split(sizes, dim=-1)
+def to_add(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """To scores of attention: 0 where a mask of truth values has True."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-def by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-    return product
+def keys_and_values(attentions: Sequence[Any], states: Tensor) -> list[Tensor]:
+    """Of several layers, computed together: (B, S, D) -> (L, B, H, S, K), (L, B, H, S, V)."""
+    rows, heads = states.shape[:2].numel(), (attentions[0].num_heads, -1)
+    keys = linear_maps([attention.k_proj for attention in attentions], rows)(states)
+    values = linear_maps([attention.v_proj for attention in attentions], rows)(states)
+    return [torch.stack([x.unflatten(-1, heads).transpose(1, 2) for x in found]) for found in (keys, values)]
 
 
-def onednn_has_products_of(weight: Tensor) -> bool:
-    names = ("_reorder_linear_weight", "_linear_pointwise")  # which torch.compile calls
-    is_there = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
-    is_exact = weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_there and is_exact and weight.device.type == "cpu"
+def attention_of(module: Any, rows: int) -> Callable[..., Tensor]:
+    """Attention(Q, K, V) of a module's heads: (B, H, W, K), (B, H, T, K), (B, H, T, V), mask -> (B, W, H, V)."""
+    if module.config._attn_implementation != "sdpa":
+        return lambda *arguments: module.attend(*arguments)[0]
+    if rows >= MANY_ROWS and module.q_proj.weight.device.type == "cpu":
+        return partial(attention, scaling=module.scaling)
+    sdpa = partial(nn.functional.scaled_dot_product_attention, scale=module.scaling)
+    return lambda *arguments: sdpa(*arguments).transpose(1, 2)  # without the questions of transformers
 
 
-def is_plain(linear: Any) -> bool:
-    watched = linear._forward_pre_hooks or linear._forward_hooks
-    return type(linear) is nn.Linear and type(linear.weight) is nn.Parameter and not watched
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    scores = (query @ key.transpose(2, 3)).mul_(scaling)
+    if mask is not None:
+        scores.add_(mask)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+def sublayer_of(module: Any) -> Callable[..., Tensor]:
+    """The residual connection and normalisation around a function of states, which may have more arguments."""
+    normalise = norm_of(module.layer_norm)
+    if module.norm_first:
+        return lambda states, function, *arguments: states + function(normalise(states), *arguments)
+    return lambda states, function, *arguments: normalise(states + function(states, *arguments))
+
+
+def norm_of(module: Any) -> Callable[[Tensor], Tensor]:
+    if type(module) is not nn.LayerNorm:
+        return module
+    shape, weight, bias, eps = module.normalized_shape, module.weight, module.bias, module.eps
+    return lambda states: nn.functional.layer_norm(states, shape, weight, bias, eps)
 
 
 __all__ = ["IncrementalDecoder"]

@@ -1,6 +1,7 @@
 """The paper's search (section 6.1) inside transformers' `generate()`, switched on by keys of the generation config."""
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers.generation import (
 )
 
 from .decoding_vanilla import IncrementalDecoder
+from .products_vanilla import ENOUGH, LargeProductsByOneDNN
 from .search_vanilla import Search, beam_search, greedy_search
 
 KEYS = ("length_penalty_type", "max_length_beyond_source")
@@ -75,6 +77,11 @@ class VanillaGenerationMixin(GenerationMixin):
         if config.length_penalty_type == "gnmt":
             config.length_penalty = GNMTLengthPenalty(config.length_penalty)
         return config, model_kwargs
+
+    def _maybe_prepare_encoder_kwargs_for_generation(self, inputs_tensor: Tensor, *args: Any) -> dict[str, Any]:
+        is_large = inputs_tensor.shape[:2].numel() * self.config.d_model**2 >= ENOUGH
+        with LargeProductsByOneDNN() if is_large else nullcontext():
+            return super()._maybe_prepare_encoder_kwargs_for_generation(inputs_tensor, *args)
 
     def _prepare_decoder_input_ids_for_generation(
         self, batch_size: int, model_input_name: str, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

@@ -14,6 +14,7 @@ D d_model, N vocabulary size.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Self
 
@@ -40,6 +41,10 @@ class Search:
     early_stopping: bool | str = False
     max_length: int = 0
 
+    @cached_property
+    def first_limit(self) -> int:
+        return int(self.limits.min())
+
     @property
     def candidates(self) -> int:
         """So many that, even if many of them end, there are enough to go on with."""
@@ -48,7 +53,7 @@ class Search:
     def ends(self, tokens: Tensor, length: int, sentences: Tensor) -> Tensor:
         """Whether targets that are `length` long, with these last tokens, end there: (B, C) -> (B, C)."""
         is_eos = (tokens[..., None] == self.eos_token_ids).any(-1)
-        return is_eos | (length >= self.limits[sentences])[:, None]
+        return is_eos if length < self.first_limit else is_eos | (length >= self.limits[sentences])[:, None]
 
 
 @torch.inference_mode()
@@ -92,8 +97,11 @@ class Ended:
         """The best of these and of those among the most probable candidates that end now."""
         width = search.num_beams
         targets, scores, ends = targets[:, :width], scores[:, :width], ends[:, :width]
+        if not ends.any():
+            return self
         scores = (scores / length**search.length_penalty).masked_fill(~ends, NEVER)
-        earlier = nn.functional.pad(self.targets, (0, 1), value=search.fill)
+        shorter = targets.shape[2] - self.targets.shape[2]
+        earlier = nn.functional.pad(self.targets, (0, shorter), value=search.fill)
         scores, best = torch.cat([self.scores, scores], dim=1).topk(width)
         lengths = torch.cat([self.lengths, ends * length], dim=1).gather(1, best)
         return type(self)(at(torch.cat([earlier, targets], dim=1), best), lengths, scores)
@@ -184,17 +192,19 @@ def largest(logits: Tensor, less: Tensor, more: Tensor, number: int) -> tuple[Te
     """
     width, size = logits.shape[1:]
     in_group = math.isqrt(size)
-    groups = size // in_group
-    maxima = logits[..., : groups * in_group].unflatten(-1, (groups, in_group)).amax(-1)
-    maxima = maxima - less[..., None] + more[..., None]
-    _, chosen = first_or_topk(maxima.flatten(1), min(number, width * groups))
-    firsts = chosen // groups * size + chosen % groups * in_group
-    members = firsts[..., None] + torch.arange(in_group, device=firsts.device)
-    hypotheses = torch.arange(width, device=firsts.device)[:, None]
-    without_group = hypotheses * size + torch.arange(groups * in_group, size, device=firsts.device)
-    places = torch.cat([members.flatten(1), without_group.flatten().expand(len(logits), -1)], dim=1)
-    of_hypothesis = places // size
-    found = logits.flatten(1).gather(1, places) - less.gather(1, of_hypothesis) + more.gather(1, of_hypothesis)
+    groups, rest = size // in_group, size % in_group
+    maxima = logits[..., : size - rest].unflatten(-1, (groups, in_group)).amax(-1)
+    _, chosen = first_or_topk((maxima - less[..., None] + more[..., None]).flatten(1), min(number, width * groups))
+    hypotheses = chosen // groups
+    places = (chosen * in_group + hypotheses * rest)[..., None] + torch.arange(in_group, device=logits.device)
+    found = logits.flatten(1).gather(1, places.flatten(1)).view_as(places)
+    found = (found - less.gather(1, hypotheses)[..., None] + more.gather(1, hypotheses)[..., None]).flatten(1)
+    places = places.flatten(1)
+    if rest:
+        in_no_group = torch.arange(width * size, device=logits.device).view(width, size)[:, size - rest :].flatten()
+        others = logits[..., size - rest :] - less[..., None] + more[..., None]
+        found = torch.cat([found, others.flatten(1)], dim=1)
+        places = torch.cat([places, in_no_group.expand(len(places), -1)], dim=1)
     best, best_places = first_or_topk(found, number)
     return best, places.gather(1, best_places)
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StoppingCriteria, TextStreamer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.models import decoding_vanilla, generation_vanilla, search_vanilla
-from hf_vanilla.models.decoding_vanilla import ENOUGH, linear_map
+from hf_vanilla.models import decoding_vanilla, generation_vanilla, products_vanilla, search_vanilla
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
+from hf_vanilla.models.products_vanilla import ENOUGH, MANY, LargeProductsByOneDNN, linear_map, linear_maps
 from hf_vanilla.models.search_vanilla import largest, places_of
 
 BOS, PAD, EOS = 0, 1, 2
@@ -173,22 +174,52 @@ def test_sentences_that_go_on_stay_in_their_places_or_fill_gaps() -> None:
         assert all(places[i] == i for i in range(len(places)) if is_open[i])
 
 
-def test_products_by_onednn_are_those_of_pytorch(
+def products_by_onednn(act: Callable[[], object]) -> int:
+    with torch.profiler.profile() as profile:
+        act()
+    return sum(event.count for event in profile.key_averages() if event.key == "mkldnn::_linear_pointwise")
+
+
+def test_products_by_onednn_are_those_of_pytorch() -> None:
+    linears = [nn.Linear(33, 20), nn.Linear(33, 7), nn.Linear(33, MANY // 33 + 1), nn.Linear(33, 20, bias=False)]
+    states = torch.randn(9, 33)
+
+    def act() -> None:
+        for linear in linears:
+            torch.testing.assert_close(linear_map(linear, rows=ENOUGH)(states), linear(states))
+        for found, linear in zip(linear_maps(linears[:2], rows=ENOUGH)(states), linears, strict=False):
+            torch.testing.assert_close(found, linear(states))
+
+    assert products_by_onednn(act) == len(linears) + 1
+
+
+def test_products_by_onednn_are_for_large_ones_of_float32_without_gradients() -> None:
+    large, states = nn.Linear(500, 500), torch.randn(1, ENOUGH // 500 // 500, 500)
+    expected = large(states)
+
+    def act() -> None:
+        torch.testing.assert_close(large(states), expected)  # the only one of these
+        large(states[:, 1:])
+        large.double()(states.double())
+        large.float()
+        with torch.autocast("cpu", torch.bfloat16):
+            large(states)
+        with torch.enable_grad():
+            large(states).sum().backward()
+
+    with LargeProductsByOneDNN():
+        assert products_by_onednn(act) == 1
+    assert products_by_onednn(act) == 0
+
+
+def test_the_same_targets_with_products_by_onednn(
     make_decided: Callable[..., Model], source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    projections = [nn.Linear(33, 20), nn.Linear(33, 7)]
-    states = torch.randn(9, 33)
-    for found, linear in zip(linear_map(*projections, rows=ENOUGH)(states), projections, strict=True):
-        torch.testing.assert_close(found, linear(states))
-    with torch.profiler.profile() as profile:
-        linear_map(nn.Linear(33, 20, bias=False), rows=ENOUGH)(states)  # the only one of these
-        linear_map(nn.Linear(33, 20), rows=ENOUGH // (33 * 20))(states)
-        linear_map(nn.Linear(33, 20).double(), rows=ENOUGH)(states.double())
-    assert {event.key: event.count for event in profile.key_averages()}["mkldnn::_linear_pointwise"] == 1
-    monkeypatch.setattr(decoding_vanilla, "ENOUGH", 0)
     model = make_decided().float()
-    for num_beams in (1, 4):
-        targets, _ = theirs(model, source, num_beams=num_beams)
+    expected = [theirs(model, source, num_beams=num_beams)[0] for num_beams in (1, 4)]
+    monkeypatch.setattr(products_vanilla, "ENOUGH", 0)
+    for num_beams, targets in zip((1, 4), expected, strict=True):
+        assert products_by_onednn(partial(model.generate, **source, num_beams=num_beams)) > 0
         assert torch.equal(model.generate(**source, num_beams=num_beams), targets)
 
 
@@ -202,7 +233,7 @@ def test_under_autocast_types_fit(
     num_beams: int,
     implementation: str,
 ) -> None:
-    monkeypatch.setattr(decoding_vanilla, "ENOUGH", 0)
+    monkeypatch.setattr(products_vanilla, "ENOUGH", 0)
     model = make_decided(attn_implementation=implementation).float()
     with torch.autocast("cpu", torch.bfloat16):
         found = model.generate(**source, num_beams=num_beams)
@@ -216,6 +247,20 @@ def test_what_is_found_may_be_changed(make_decided: Callable[..., Model], source
         with torch.enable_grad():
             found += 1  # refused for what was made in inference mode
         assert not found.is_inference()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_positions_come_in_parts_and_learned_ones_end(
+    make_decided: Callable[..., Model], source: Source, ours: Recorder, monkeypatch: pytest.MonkeyPatch, num_beams: int
+) -> None:
+    monkeypatch.setattr(decoding_vanilla, "POSITIONS_AT_ONCE", 4)
+    for positions in ("sinusoidal", "learned"):
+        model = make_decided(position_embedding_type=positions, max_position_embeddings=18)
+        expected, _ = theirs(model, source, num_beams=num_beams, max_length=18)
+        assert torch.equal(model.generate(**source, num_beams=num_beams, max_length=18), expected)
+    with pytest.raises(ValueError, match="of 19 tokens is longer than the 18 learned positions"):
+        model.generate(**source, num_beams=num_beams, max_length=30)
+    assert ours.times == 3
 
 
 class Never(StoppingCriteria):
@@ -322,10 +367,11 @@ def test_what_is_finished_is_not_computed_any_more(
     model = make_decided()
     rows: dict[str, list[int]] = {"head": [], "keys": []}
     model.lm_head.register_forward_hook(lambda _, inputs, __: rows["head"].append(inputs[0].shape[0]))
-    cross_attention = model.get_decoder().layers[0].cross_attn
-    usual = cross_attention.keys_and_values
+    usual = decoding_vanilla.keys_and_values
     monkeypatch.setattr(
-        cross_attention, "keys_and_values", lambda states: (rows["keys"].append(len(states)), usual(states))[1]
+        decoding_vanilla,
+        "keys_and_values",
+        lambda attentions, states: (rows["keys"].append(len(states)), usual(attentions, states))[1],
     )
     found = model.generate(**source, num_beams=num_beams, max_length_beyond_source=2)
     assert rows["keys"] == [SENTENCES]  # of each sentence once, whatever the number of hypotheses
