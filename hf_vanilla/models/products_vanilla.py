@@ -45,7 +45,7 @@ def linear_maps(projections: Sequence[Any], rows: int) -> Callable[[Tensor], Seq
         return lambda states: [projection(states) for projection in projections]
     weight, bias = (torch.cat([getattr(linear, name) for linear in projections]) for name in ("weight", "bias"))
     product, sizes = _product_with(weight, bias, rows), [linear.out_features for linear in projections]
-    return lambda states: product(states).split(sizes, dim=-1)
+    return lambda states: product(states).split_with_sizes(sizes, -1)
 
 
 def _product_with(weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:

@@ -249,6 +249,23 @@ def test_what_is_found_may_be_changed(make_decided: Callable[..., Model], source
         assert not found.is_inference()
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("many", [0, 10**9])
+@pytest.mark.parametrize("length", [3, 12, 20])
+def test_few_and_many_rows_attend_alike(
+    make_decided: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, num_beams: int, many: int, length: int
+) -> None:
+    monkeypatch.setattr(decoding_vanilla, "MANY_ROWS", many)
+    model = make_decided()
+    source = {"input_ids": torch.randint(3, VOCAB, (SENTENCES, length))}
+    for mask in (
+        {},
+        {"attention_mask": (torch.rand(SENTENCES, length) < 0.7).long().index_fill(1, torch.tensor(0), 1)},
+    ):
+        expected, _ = theirs(model, source | mask, num_beams=num_beams)
+        assert torch.equal(model.generate(**source, **mask, num_beams=num_beams), expected)
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_positions_come_in_parts_and_learned_ones_end(
     make_decided: Callable[..., Model], source: Source, ours: Recorder, monkeypatch: pytest.MonkeyPatch, num_beams: int
