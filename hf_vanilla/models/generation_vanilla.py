@@ -1,7 +1,6 @@
 """The paper's search (section 6.1) inside transformers' `generate()`, switched on by keys of the generation config."""
 
 import sys
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from transformers.generation import (
 )
 
 from .decoding_vanilla import IncrementalDecoder
-from .products_vanilla import ENOUGH, LargeProductsByOneDNN
+from .products_vanilla import large_products_by_onednn
 from .search_vanilla import Search, beam_search, greedy_search
 
 KEYS = ("length_penalty_type", "max_length_beyond_source")
@@ -79,8 +78,7 @@ class VanillaGenerationMixin(GenerationMixin):
         return config, model_kwargs
 
     def _maybe_prepare_encoder_kwargs_for_generation(self, inputs_tensor: Tensor, *args: Any) -> dict[str, Any]:
-        is_large = inputs_tensor.shape[:2].numel() * self.config.d_model**2 >= ENOUGH
-        with LargeProductsByOneDNN() if is_large else nullcontext():
+        with large_products_by_onednn(usual=inputs_tensor.shape[:2].numel() * self.config.d_model**2):
             return super()._maybe_prepare_encoder_kwargs_for_generation(inputs_tensor, *args)
 
     def _prepare_decoder_input_ids_for_generation(

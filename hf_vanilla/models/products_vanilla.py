@@ -6,6 +6,7 @@ oneDNN reaches all of it, but a call of it costs more.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,13 @@ ENOUGH = 1_250_000  # multiplications for oneDNN to gain more than a call of it 
 MANY = 100_000  # weights for it to gain, in some 20 calls, from having put them into its own order once
 
 
+def large_products_by_onednn(usual: int) -> AbstractContextManager[Any]:
+    """A block in which they are, unless already the usual one has too few multiplications for asking to pay."""
+    return LargeProductsByOneDNN() if usual >= ENOUGH else nullcontext()
+
+
 class LargeProductsByOneDNN(TorchFunctionMode):
-    """In its `with` block, whatever calls for a large enough product of states and weights has it from oneDNN."""
+    """In its block, whatever calls for a large enough product of states and weights has it from oneDNN."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -62,7 +68,9 @@ def _by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
 
 
 def _suits_onednn(weight: Tensor, rows: int) -> bool:
-    if weight.dtype != torch.float32 or weight.device.type != "cpu" or rows * weight.numel() < ENOUGH:
+    if type(weight) not in (Tensor, nn.Parameter) or weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return False  # it is a distributed tensor, say
+    if rows * weight.numel() < ENOUGH:
         return False
     is_exact = not torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled()
     names = ("_reorder_linear_weight", "_linear_pointwise")  # which torch.compile calls
@@ -74,4 +82,4 @@ def _is_plain(linear: Any) -> bool:
     return type(linear) is nn.Linear and type(linear.weight) is nn.Parameter and not watched
 
 
-__all__ = ["LargeProductsByOneDNN", "linear_map", "linear_maps"]
+__all__ = ["large_products_by_onednn", "linear_map", "linear_maps"]

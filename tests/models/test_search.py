@@ -13,7 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, Sto
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import decoding_vanilla, generation_vanilla, products_vanilla, search_vanilla
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
-from hf_vanilla.models.products_vanilla import ENOUGH, MANY, LargeProductsByOneDNN, linear_map, linear_maps
+from hf_vanilla.models.products_vanilla import ENOUGH, MANY, large_products_by_onednn, linear_map, linear_maps
 from hf_vanilla.models.search_vanilla import largest, places_of
 
 BOS, PAD, EOS = 0, 1, 2
@@ -193,6 +193,10 @@ def test_products_by_onednn_are_those_of_pytorch() -> None:
     assert products_by_onednn(act) == len(linears) + 1
 
 
+class Distributed(Tensor):
+    pass
+
+
 def test_products_by_onednn_are_for_large_ones_of_float32_without_gradients() -> None:
     large, states = nn.Linear(500, 500), torch.randn(1, ENOUGH // 500 // 500, 500)
     expected = large(states)
@@ -200,6 +204,7 @@ def test_products_by_onednn_are_for_large_ones_of_float32_without_gradients() ->
     def act() -> None:
         torch.testing.assert_close(large(states), expected)  # the only one of these
         large(states[:, 1:])
+        nn.functional.linear(states, large.weight.as_subclass(Distributed))
         large.double()(states.double())
         large.float()
         with torch.autocast("cpu", torch.bfloat16):
@@ -207,8 +212,10 @@ def test_products_by_onednn_are_for_large_ones_of_float32_without_gradients() ->
         with torch.enable_grad():
             large(states).sum().backward()
 
-    with LargeProductsByOneDNN():
+    with large_products_by_onednn(usual=ENOUGH):
         assert products_by_onednn(act) == 1
+    with large_products_by_onednn(usual=ENOUGH - 1):
+        assert products_by_onednn(act) == 0
     assert products_by_onednn(act) == 0
 
 
@@ -219,7 +226,9 @@ def test_the_same_targets_with_products_by_onednn(
     expected = [theirs(model, source, num_beams=num_beams)[0] for num_beams in (1, 4)]
     monkeypatch.setattr(products_vanilla, "ENOUGH", 0)
     for num_beams, targets in zip((1, 4), expected, strict=True):
-        assert products_by_onednn(partial(model.generate, **source, num_beams=num_beams)) > 0
+        of_encoder = products_by_onednn(partial(theirs, model, source, num_beams=num_beams))
+        assert of_encoder == 6 * model.config.encoder_layers
+        assert products_by_onednn(partial(model.generate, **source, num_beams=num_beams)) > of_encoder
         assert torch.equal(model.generate(**source, num_beams=num_beams), targets)
 
 
