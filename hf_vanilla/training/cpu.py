@@ -17,6 +17,7 @@ from ..models.modeling_vanilla import scaled_dot_product_attention
 
 ATTENTION_BY_LENGTH = "attention_by_length"
 SHORT = 512  # keys
+VERY_SHORT = 16  # to fewer, PyTorch's softmax takes ten times as long
 HOW_FAST_ON_CPU = (
     f"freed memory is kept, attention over up to {SHORT} keys is plain matrix products, dropout draws 16 bits"
 )
@@ -36,15 +37,29 @@ def make_fast_on_cpu(model: PreTrainedModel) -> None:
 
 
 def attention_by_length(
-    module: nn.Module, query: Tensor, key: Tensor, *args: Any, **kwargs: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *args: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Plain matrix products for sentences, PyTorch's fused attention for long texts.
 
     The backward pass of the latter is slow on CPUs, but it does not keep a weight for each query and key.
     """
-    attend = scaled_dot_product_attention if key.shape[2] <= SHORT else sdpa_attention_forward
-    return attend(module, query, key, *args, **kwargs)
+    length = key.shape[2]
+    if length > SHORT:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, *args, **kwargs)
+    if length < VERY_SHORT and not torch.compiler.is_compiling():
+        missing = VERY_SHORT - length
+        key, value = (nn.functional.pad(states, (0, 0, 0, missing)) for states in (key, value))
+        mask = query.new_zeros(1, length) if attention_mask is None else attention_mask
+        attention_mask = nn.functional.pad(mask, (0, missing), value=-math.inf)
+    heads, weights = scaled_dot_product_attention(module, query, key, value, attention_mask, *args, **kwargs)
+    return heads, weights[..., :length]
 
 
 AttentionInterface.register(ATTENTION_BY_LENGTH, attention_by_length)

@@ -150,6 +150,25 @@ def test_weights_of_attention_are_kept_for_short_sequences_only(keys: int, keeps
     assert ((2, config.num_heads, keys, keys) in sizes) == keeps_weights
 
 
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("tokens", [1, 3, cpu.VERY_SHORT - 1, cpu.VERY_SHORT])
+def test_attention_to_few_keys_has_the_weights_and_gradients_of_the_formula(tokens: int, is_padded: bool) -> None:
+    config = VanillaConfig(
+        vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1, attn_implementation="eager"
+    )
+    model = VanillaForConditionalGeneration(config).eval()
+    inputs = {"input_ids": torch.randint(3, 20, (4, tokens)), "labels": torch.randint(3, 20, (4, tokens + 2))}
+    if is_padded:
+        inputs["attention_mask"] = (torch.arange(tokens) < torch.tensor([[tokens], [1], [2], [tokens]])).long()
+    expected, weights = gradients(model, inputs), model(**inputs, output_attentions=True)
+    make_fast_on_cpu(model)
+    for name, gradient in gradients(model, inputs).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+    found = model(**inputs, output_attentions=True)
+    for kind in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+        torch.testing.assert_close(found[kind][0], weights[kind][0])
+
+
 def gradients(model: VanillaForConditionalGeneration, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     model.zero_grad()
     model(**inputs).loss.backward()
