@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from statistics import median
 
@@ -103,11 +103,12 @@ def write_corpus(folder: Path, pairs: int) -> Path:
     """Lines of random words, of which some are much more frequent than others, and the recipe to train on them."""
     generator = random.Random(1)  # noqa: S311 -- not for secrets
     words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=generator.randint(2, 9))) for _ in range(WORDS)]
-    weights = [1 / rank for rank in range(1, WORDS + 1)]
+    frequencies = list(accumulate(1 / rank for rank in range(1, WORDS + 1)))
+    choose = partial(generator.choices, words, cum_weights=frequencies)
     for side in ("source", "target"):
         with (folder / side).open("w") as file:
             for _ in range(pairs):
-                file.write(" ".join(generator.choices(words, weights, k=generator.randint(4, 20))) + "\n")
+                file.write(" ".join(choose(k=generator.randint(4, 20))) + "\n")
     corpus = {"source": str(folder / "source"), "target": str(folder / "target")}
     recipe = {
         "data": {"train": corpus, "validation": {"generated": "spoken_forms", "split": "validation", "size": 10}},

@@ -65,7 +65,7 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
     finished = []
     for length in count(2):
         logits, nothing = decoder.logits(decoder.states(targets[:, -1:])), torch.zeros(len(targets), 1, device=device)
-        tokens = largest(logits, nothing, nothing, 1)[1]
+        tokens = largest(logits, maxima_of_groups(logits), nothing, nothing, 1)[1]
         targets = torch.cat([targets, tokens], dim=-1)
         is_open = ~search.ends(tokens, length, sentences)[:, 0]
         kept = places_of(is_open)
@@ -180,33 +180,39 @@ def best_continuations(
 def most_probable(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """The best scores with one more token, and their places among all of a sentence: (B, W, N) -> twice (B, C)."""
     logits = logits.float()
+    maxima = maxima_of_groups(logits)
     # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
-    return largest(logits, logits.amax(-1), scores + logits.softmax(-1).amax(-1).log(), number)
+    return largest(logits, maxima, maxima.amax(-1), scores + logits.softmax(-1).amax(-1).log(), number)
 
 
-def largest(logits: Tensor, less: Tensor, more: Tensor, number: int) -> tuple[Tensor, Tensor]:
+def maxima_of_groups(logits: Tensor) -> Tensor:
+    """Of as many groups as each has members; only the last may have fewer: (B, W, N) -> (B, W, about sqrt(N))."""
+    size = logits.shape[-1]
+    in_group = math.isqrt(size)
+    rest = size % in_group
+    maxima = logits[..., : size - rest].unflatten(-1, (-1, in_group)).amax(-1)
+    return torch.cat([maxima, logits[..., size - rest :].amax(-1, keepdim=True)], dim=-1) if rest else maxima
+
+
+def largest(logits: Tensor, maxima: Tensor, less: Tensor, more: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """
     The largest `logits - less + more` of each sentence, and their places: (B, W, N), (B, W), (B, W) -> twice (B, C).
 
     Logits are looked at in groups: as many as are wanted, those with the largest maxima, have all that are wanted.
     """
-    width, size = logits.shape[1:]
+    size, groups = logits.shape[-1], maxima.shape[-1]
     in_group = math.isqrt(size)
-    groups, rest = size // in_group, size % in_group
-    maxima = logits[..., : size - rest].unflatten(-1, (groups, in_group)).amax(-1)
-    _, chosen = first_or_topk((maxima - less[..., None] + more[..., None]).flatten(1), min(number, width * groups))
+    maxima = (maxima - less[..., None] + more[..., None]).flatten(1)
+    _, chosen = first_or_topk(maxima, min(number, maxima.shape[1]))
     hypotheses = chosen // groups
-    places = (chosen * in_group + hypotheses * rest)[..., None] + torch.arange(in_group, device=logits.device)
+    members = (chosen % groups * in_group)[..., None] + torch.arange(in_group, device=logits.device)
+    places = hypotheses[..., None] * size + members.clamp(max=size - 1)
     found = logits.flatten(1).gather(1, places.flatten(1)).view_as(places)
-    found = (found - less.gather(1, hypotheses)[..., None] + more.gather(1, hypotheses)[..., None]).flatten(1)
-    places = places.flatten(1)
-    if rest:
-        in_no_group = torch.arange(width * size, device=logits.device).view(width, size)[:, size - rest :].flatten()
-        others = logits[..., size - rest :] - less[..., None] + more[..., None]
-        found = torch.cat([found, others.flatten(1)], dim=1)
-        places = torch.cat([places, in_no_group.expand(len(places), -1)], dim=1)
-    best, best_places = first_or_topk(found, number)
-    return best, places.gather(1, best_places)
+    found = found - less.gather(1, hypotheses)[..., None] + more.gather(1, hypotheses)[..., None]
+    if size % in_group:
+        found = found.masked_fill(members >= size, -math.inf)
+    best, best_places = first_or_topk(found.flatten(1), number)
+    return best, places.flatten(1).gather(1, best_places)
 
 
 def first_or_topk(values: Tensor, number: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import decoding_vanilla, generation_vanilla, products_vanilla, search_vanilla
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
 from hf_vanilla.models.products_vanilla import ENOUGH, MANY, large_products_by_onednn, linear_map, linear_maps
-from hf_vanilla.models.search_vanilla import largest, places_of
+from hf_vanilla.models.search_vanilla import largest, maxima_of_groups, places_of
 
 BOS, PAD, EOS = 0, 1, 2
 VOCAB, SENTENCES = 41, 24
@@ -151,7 +151,7 @@ def test_the_largest_by_groups_are_the_largest_of_all(size: int, width: int) -> 
     logits = torch.randn(9, width, size)
     less, more = torch.randn(9, width), torch.randn(9, width)
     for number in (1, width, min(12, width * size)):
-        found, places = largest(logits, less, more, number)
+        found, places = largest(logits, maxima_of_groups(logits), less, more, number)
         expected = (logits - less[..., None] + more[..., None]).flatten(1).topk(number)
         torch.testing.assert_close(found, expected.values, rtol=0, atol=0)
         assert torch.equal(places, expected.indices)
@@ -160,7 +160,8 @@ def test_the_largest_by_groups_are_the_largest_of_all(size: int, width: int) -> 
 def test_of_equal_logits_greedy_search_takes_the_first() -> None:
     logits = torch.zeros(1, 1, 50)
     logits[..., [13, 20, 49]] = 1
-    assert largest(logits, torch.zeros(1, 1), torch.zeros(1, 1), 1)[1].item() == 13
+    nothing = torch.zeros(1, 1)
+    assert largest(logits, maxima_of_groups(logits), nothing, nothing, 1)[1].item() == 13
 
 
 def test_sentences_that_go_on_stay_in_their_places_or_fill_gaps() -> None:
