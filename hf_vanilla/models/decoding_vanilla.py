@@ -9,7 +9,7 @@ hypotheses of a sentence so far, K size of a head's queries and keys, V size of 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-from .products_vanilla import linear_map, linear_maps
+from .products_vanilla import large_products_by_onednn, linear_map, linear_maps, with_enough_keys
 
 MANY_ROWS = 100  # for products of matrices to be a faster attention on CPUs than sdpa
 POSITIONS_AT_ONCE = 32
-ENOUGH_POSITIONS = 16  # of a source: the softmax of fewer takes PyTorch ten times as long
 
 Seen = tuple[Tensor, Tensor, Tensor | None]  # what queries attend to: keys, values, mask
 
@@ -33,12 +32,13 @@ class IncrementalDecoder:
     def __init__(self, model: PreTrainedModel, encoder_states: Tensor, source_mask: Tensor | None, num_beams: int):
         self.decoder: Any = model.get_decoder()
         self.embedding = self.decoder.embed_tokens or model.get_input_embeddings()
-        encoder_states, source_mask = with_enough_positions(encoder_states, source_mask)
         mask = create_bidirectional_mask(model.config, encoder_states[:, :1], source_mask, encoder_states)
-        self.source_mask = to_add(mask, encoder_states.dtype)
+        with large_products_by_onednn(usual=encoder_states.numel() * encoder_states.shape[-1]):
+            pairs = [layer.cross_attn.keys_and_values(encoder_states) for layer in self.decoder.layers]
+        keys, values = (torch.stack(part) for part in zip(*pairs, strict=True))  # (L, B, H, S, K), (L, B, H, S, V)
+        *self.source, self.source_mask = with_enough_keys(keys, values, to_add(mask, encoder_states.dtype))
         # 0 where a hypothesis attends to a token, -inf where it does not. A single hypothesis attends to all.
         self.ancestors = encoder_states.new_zeros(len(encoder_states), 1, 1, 0) if num_beams > 1 else None
-        self.source = keys_and_values([layer.cross_attn for layer in self.decoder.layers], encoder_states)
         self.tokens = [states[:, :, :, :0] for states in self.source]  # (L, B, H, T and room for more, K)
         rows = len(encoder_states) * num_beams
         self.layers = [IncrementalLayer(layer, rows) for layer in self.decoder.layers]
@@ -96,7 +96,7 @@ class IncrementalLayer:
     def __init__(self, layer: Any, rows: int):
         map_of = partial(linear_map, rows=rows)
         own, cross, feed_forward = layer.self_attn, layer.cross_attn, layer.feed_forward
-        self.num_heads = own.num_heads
+        self.own, self.cross = own, cross
         self.project, self.own_output = linear_maps([own.q_proj, own.k_proj, own.v_proj], rows), map_of(own.o_proj)
         self.query, self.cross_output = map_of(cross.q_proj), map_of(cross.o_proj)
         self.fc1, self.fc2 = map_of(feed_forward.fc1), map_of(feed_forward.fc2)
@@ -113,28 +113,18 @@ class IncrementalLayer:
         return self.around_feed_forward(states, self._feed_forward)
 
     def _attend_to_tokens(self, states: Tensor, tokens: Seen) -> Tensor:
-        query, *new = (self._heads(x) for x in self.project(states))
+        sizes = self.own.head_size, self.own.head_size, self.own.value_size
+        query, *new = map(self.own.split_heads, self.project(states), sizes)
         for part, more in zip(tokens, new, strict=False):
             part[:, :, -more.shape[2] :] = more
         return self.own_output(self.attend(query, *tokens).flatten(2))
 
     def _attend_to_source(self, states: Tensor, source: Seen) -> Tensor:
-        return self.cross_output(self.attend_to_source(self._heads(self.query(states)), *source).flatten(2))
-
-    def _heads(self, states: Tensor) -> Tensor:
-        return states.view(*states.shape[:2], self.num_heads, -1).transpose(1, 2)  # (B, W, H * K) -> (B, H, W, K)
+        query = self.cross.split_heads(self.query(states), self.cross.head_size)
+        return self.cross_output(self.attend_to_source(query, *source).flatten(2))
 
     def _feed_forward(self, states: Tensor) -> Tensor:
         return self.fc2(self.activation(self.fc1(states)))
-
-
-def with_enough_positions(states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """More padding for a short source."""
-    missing = ENOUGH_POSITIONS - states.shape[1]
-    if missing <= 0:
-        return states, mask
-    mask = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask
-    return nn.functional.pad(states, (0, 0, 0, missing)), nn.functional.pad(mask, (0, missing))
 
 
 def to_add(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -144,33 +134,18 @@ def to_add(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-def keys_and_values(attentions: Sequence[Any], states: Tensor) -> list[Tensor]:
-    """Of several layers, computed together: (B, S, D) -> (L, B, H, S, K), (L, B, H, S, V)."""
-    rows, heads = states.shape[:2].numel(), (attentions[0].num_heads, -1)
-    keys = linear_maps([attention.k_proj for attention in attentions], rows)(states)
-    values = linear_maps([attention.v_proj for attention in attentions], rows)(states)
-    return [torch.stack([x.unflatten(-1, heads).transpose(1, 2) for x in found]) for found in (keys, values)]
-
-
 def attention_of(module: Any, rows: int) -> Callable[..., Tensor]:
     """Attention(Q, K, V) of a module's heads: (B, H, W, K), (B, H, T, K), (B, H, T, V), mask -> (B, W, H, V)."""
     if module.config._attn_implementation != "sdpa":
         return lambda *arguments: module.attend(*arguments)[0]
     if rows >= MANY_ROWS and module.q_proj.weight.device.type == "cpu":
-        return partial(attention, scaling=module.scaling)
+        return lambda *arguments: module.attend(*arguments, implementation="eager")[0]
     sdpa = partial(nn.functional.scaled_dot_product_attention, scale=module.scaling)
     return lambda *arguments: sdpa(*arguments).transpose(1, 2)  # without the questions of transformers
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    scores = (query @ key.transpose(2, 3)).mul_(scaling)
-    if mask is not None:
-        scores.add_(mask)
-    return (scores.softmax(-1) @ value).transpose(1, 2)
-
-
 def sublayer_of(module: Any) -> Callable[..., Tensor]:
-    """The residual connection and normalisation around a function of states, which may have more arguments."""
+    """What a `VanillaSublayer` in evaluation does with a function of states, which may have more arguments."""
     normalise = norm_of(module.layer_norm)
     if module.norm_first:
         return lambda states, function, *arguments: states + function(normalise(states), *arguments)

@@ -92,10 +92,17 @@ class VanillaAttention(nn.Module):
         return self.o_proj(heads.flatten(2)), weights  # (B, T, H, V) -> (B, T, D)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        implementation: str | None = None,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The heads' Attention(Q, K, V) by the chosen implementation: (B, H, L, K), (B, H, S, K) -> (B, L, H, V)."""
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, scaled_dot_product_attention)
+        """Attention(Q, K, V) by this implementation or the chosen one: (B, H, L, K), (B, H, S, K) -> (B, L, H, V)."""
+        implementation = implementation or self.config._attn_implementation
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
         dropout = self.dropout if self.training else 0.0
         return attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
 

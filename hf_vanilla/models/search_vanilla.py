@@ -64,8 +64,8 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
     targets = search.start[:, None]
     finished = []
     for length in count(2):
-        logits, nothing = decoder.logits(decoder.states(targets[:, -1:])), torch.zeros(len(targets), 1, device=device)
-        tokens = largest(logits, maxima_of_groups(logits), nothing, nothing, 1)[1]
+        nothing = torch.zeros(len(targets), 1, device=device)
+        tokens = largest(decoder.logits(decoder.states(targets[:, -1:])), nothing, 1)[1]
         targets = torch.cat([targets, tokens], dim=-1)
         is_open = ~search.ends(tokens, length, sentences)[:, 0]
         kept = places_of(is_open)
@@ -180,39 +180,38 @@ def best_continuations(
 def most_probable(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """The best scores with one more token, and their places among all of a sentence: (B, W, N) -> twice (B, C)."""
     logits = logits.float()
-    maxima = maxima_of_groups(logits)
     # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
-    return largest(logits, maxima, maxima.amax(-1), scores + logits.softmax(-1).amax(-1).log(), number)
+    return largest(logits, scores + logits.softmax(-1).amax(-1).log(), number)
 
 
-def maxima_of_groups(logits: Tensor) -> Tensor:
-    """Of as many groups as each has members; only the last may have fewer: (B, W, N) -> (B, W, about sqrt(N))."""
-    size = logits.shape[-1]
-    in_group = math.isqrt(size)
-    rest = size % in_group
-    maxima = logits[..., : size - rest].unflatten(-1, (-1, in_group)).amax(-1)
-    return torch.cat([maxima, logits[..., size - rest :].amax(-1, keepdim=True)], dim=-1) if rest else maxima
-
-
-def largest(logits: Tensor, maxima: Tensor, less: Tensor, more: Tensor, number: int) -> tuple[Tensor, Tensor]:
+def largest(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """
-    The largest `logits - less + more` of each sentence, and their places: (B, W, N), (B, W), (B, W) -> twice (B, C).
+    The largest of a sentence, and their places, if each hypothesis's largest logit stands for its score: (B, W, N),
+    (B, W) -> twice (B, C).
 
     Logits are looked at in groups: as many as are wanted, those with the largest maxima, have all that are wanted.
     """
-    size, groups = logits.shape[-1], maxima.shape[-1]
-    in_group = math.isqrt(size)
-    maxima = (maxima - less[..., None] + more[..., None]).flatten(1)
+    size, in_group = logits.shape[-1], math.isqrt(logits.shape[-1])
+    maxima = maxima_of_groups(logits, in_group)
+    groups, less = maxima.shape[-1], maxima.amax(-1)
+    maxima = (maxima - less[..., None] + scores[..., None]).flatten(1)
     _, chosen = first_or_topk(maxima, min(number, maxima.shape[1]))
     hypotheses = chosen // groups
     members = (chosen % groups * in_group)[..., None] + torch.arange(in_group, device=logits.device)
     places = hypotheses[..., None] * size + members.clamp(max=size - 1)
     found = logits.flatten(1).gather(1, places.flatten(1)).view_as(places)
-    found = found - less.gather(1, hypotheses)[..., None] + more.gather(1, hypotheses)[..., None]
+    found = found - less.gather(1, hypotheses)[..., None] + scores.gather(1, hypotheses)[..., None]
     if size % in_group:
         found = found.masked_fill(members >= size, -math.inf)
     best, best_places = first_or_topk(found.flatten(1), number)
     return best, places.flatten(1).gather(1, best_places)
+
+
+def maxima_of_groups(logits: Tensor, in_group: int) -> Tensor:
+    """Of groups of so many; only the last may have fewer: (B, W, N) -> (B, W, number of groups)."""
+    rest = logits.shape[-1] % in_group
+    whole = logits[..., : logits.shape[-1] - rest].unflatten(-1, (-1, in_group)).amax(-1)
+    return torch.cat([whole, logits[..., -rest:].amax(-1, keepdim=True)], dim=-1) if rest else whole
 
 
 def first_or_topk(values: Tensor, number: int) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,10 @@ from transformers.modeling_utils import AttentionInterface
 
 from ..memory import keep_freed_memory
 from ..models.modeling_vanilla import scaled_dot_product_attention
+from ..models.products_vanilla import with_enough_keys
 
 ATTENTION_BY_LENGTH = "attention_by_length"
 SHORT = 512  # keys
-VERY_SHORT = 16  # to fewer, PyTorch's softmax takes ten times as long
 HOW_FAST_ON_CPU = (
     f"freed memory is kept, attention over up to {SHORT} keys is plain matrix products, dropout draws 16 bits"
 )
@@ -53,11 +53,8 @@ def attention_by_length(
     length = key.shape[2]
     if length > SHORT:
         return sdpa_attention_forward(module, query, key, value, attention_mask, *args, **kwargs)
-    if length < VERY_SHORT and not torch.compiler.is_compiling():
-        missing = VERY_SHORT - length
-        key, value = (nn.functional.pad(states, (0, 0, 0, missing)) for states in (key, value))
-        mask = query.new_zeros(1, length) if attention_mask is None else attention_mask
-        attention_mask = nn.functional.pad(mask, (0, missing), value=-math.inf)
+    if not torch.compiler.is_compiling():  # which would make another graph for these
+        key, value, attention_mask = with_enough_keys(key, value, attention_mask)
     heads, weights = scaled_dot_product_attention(module, query, key, value, attention_mask, *args, **kwargs)
     return heads, weights[..., :length]
 

@@ -14,7 +14,7 @@ from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import decoding_vanilla, generation_vanilla, products_vanilla, search_vanilla
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
 from hf_vanilla.models.products_vanilla import ENOUGH, MANY, large_products_by_onednn, linear_map, linear_maps
-from hf_vanilla.models.search_vanilla import largest, maxima_of_groups, places_of
+from hf_vanilla.models.search_vanilla import largest, places_of
 
 BOS, PAD, EOS = 0, 1, 2
 VOCAB, SENTENCES = 41, 24
@@ -149,10 +149,10 @@ def test_logits_in_parts(
 @pytest.mark.parametrize("width", [1, 3, 6])
 def test_the_largest_by_groups_are_the_largest_of_all(size: int, width: int) -> None:
     logits = torch.randn(9, width, size)
-    less, more = torch.randn(9, width), torch.randn(9, width)
+    scores = torch.randn(9, width)
     for number in (1, width, min(12, width * size)):
-        found, places = largest(logits, maxima_of_groups(logits), less, more, number)
-        expected = (logits - less[..., None] + more[..., None]).flatten(1).topk(number)
+        found, places = largest(logits, scores, number)
+        expected = (logits - logits.amax(-1, keepdim=True) + scores[..., None]).flatten(1).topk(number)
         torch.testing.assert_close(found, expected.values, rtol=0, atol=0)
         assert torch.equal(places, expected.indices)
 
@@ -160,8 +160,7 @@ def test_the_largest_by_groups_are_the_largest_of_all(size: int, width: int) -> 
 def test_of_equal_logits_greedy_search_takes_the_first() -> None:
     logits = torch.zeros(1, 1, 50)
     logits[..., [13, 20, 49]] = 1
-    nothing = torch.zeros(1, 1)
-    assert largest(logits, maxima_of_groups(logits), nothing, nothing, 1)[1].item() == 13
+    assert largest(logits, torch.zeros(1, 1), 1)[1].item() == 13
 
 
 def test_sentences_that_go_on_stay_in_their_places_or_fill_gaps() -> None:
@@ -394,11 +393,10 @@ def test_what_is_finished_is_not_computed_any_more(
     model = make_decided()
     rows: dict[str, list[int]] = {"head": [], "keys": []}
     model.lm_head.register_forward_hook(lambda _, inputs, __: rows["head"].append(inputs[0].shape[0]))
-    usual = decoding_vanilla.keys_and_values
+    cross_attention = model.get_decoder().layers[0].cross_attn
+    usual = cross_attention.keys_and_values
     monkeypatch.setattr(
-        decoding_vanilla,
-        "keys_and_values",
-        lambda attentions, states: (rows["keys"].append(len(states)), usual(attentions, states))[1],
+        cross_attention, "keys_and_values", lambda states: (rows["keys"].append(len(states)), usual(states))[1]
     )
     found = model.generate(**source, num_beams=num_beams, max_length_beyond_source=2)
     assert rows["keys"] == [SENTENCES]  # of each sentence once, whatever the number of hypotheses
