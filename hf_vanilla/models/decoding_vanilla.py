@@ -9,8 +9,9 @@ hypotheses of a sentence so far, K size of a head's queries and keys, V size of 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -18,12 +19,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
-from .products_vanilla import large_products_by_onednn, linear_map, linear_maps, with_enough_keys
+from .products_vanilla import (
+    ENOUGH_KEYS,
+    attention_by_products,
+    fast_on_cpu,
+    linear_map,
+    linear_maps,
+    one_thread_for_little,
+    to_add,
+    with_enough_keys,
+)
 
-MANY_ROWS = 100  # for products of matrices to be a faster attention on CPUs than sdpa
 POSITIONS_AT_ONCE = 32
 
-Seen = tuple[Tensor, Tensor, Tensor | None]  # what queries attend to: keys, values, mask
+Seen = tuple[Tensor, Tensor, Tensor]  # by heads of sentences: their keys, values, and mask, which is added to scores
 
 
 class IncrementalDecoder:
@@ -33,13 +42,17 @@ class IncrementalDecoder:
         self.decoder: Any = model.get_decoder()
         self.embedding = self.decoder.embed_tokens or model.get_input_embeddings()
         mask = create_bidirectional_mask(model.config, encoder_states[:, :1], source_mask, encoder_states)
-        with large_products_by_onednn(usual=encoder_states.numel() * encoder_states.shape[-1]):
+        with fast_on_cpu(usual=encoder_states.numel() * encoder_states.shape[-1]):
             pairs = [layer.cross_attn.keys_and_values(encoder_states) for layer in self.decoder.layers]
         keys, values = (torch.stack(part) for part in zip(*pairs, strict=True))  # (L, B, H, S, K), (L, B, H, S, V)
-        *self.source, self.source_mask = with_enough_keys(keys, values, to_add(mask, encoder_states.dtype))
-        # 0 where a hypothesis attends to a token, -inf where it does not. A single hypothesis attends to all.
-        self.ancestors = encoder_states.new_zeros(len(encoder_states), 1, 1, 0) if num_beams > 1 else None
-        self.tokens = [states[:, :, :, :0] for states in self.source]  # (L, B, H, T and room for more, K)
+        *self.source, mask = with_enough_keys(keys, values, to_add(mask, encoder_states.dtype))
+        mask = keys.new_zeros(1, 1, 1, 1) if mask is None else mask
+        self.source_mask = mask.expand(*keys.shape[1:3], -1, -1)  # (B, H, 1, S)
+        self.of_source = self._of_source(len(encoder_states))
+        # 0 where a hypothesis attends to a token, -inf where it does not
+        self.ancestors = encoder_states.new_zeros(len(encoder_states), 1, 1, 0)
+        self.own = encoder_states.new_full((num_beams, num_beams), -math.inf).fill_diagonal_(0)
+        self.tokens = [states.new_zeros(*states.shape[:3], ENOUGH_KEYS, states.shape[4]) for states in self.source]
         rows = len(encoder_states) * num_beams
         self.layers = [IncrementalLayer(layer, rows) for layer in self.decoder.layers]
         self.logits = linear_map(model.get_output_embeddings(), rows=rows)  # (B, W, D) -> (B, W, N)
@@ -49,13 +62,28 @@ class IncrementalDecoder:
 
     def states(self, tokens: Tensor) -> Tensor:
         """With one more token of each hypothesis: (B, W) -> (B, W, D)."""
-        states = self._embed(tokens)
-        self._make_room_for(tokens)
-        past = (part[:, : len(tokens), :, : self.length].unbind() for part in self.tokens)
-        source = (part[:, : len(tokens)].unbind() for part in self.source)
-        for layer, keys, values, *of_source in zip(self.layers, *past, *source, strict=True):
-            states = layer(states, (keys, values, self.ancestors), (*of_source, self.source_mask))
-        return self.decoder.layer_norm(states)
+        with one_thread_for_little(usual=tokens.numel() * self.decoder.config.d_model**2):
+            states = self._embed(tokens)
+            self._make_room_for(tokens)
+            room, of_tokens = self._room_and_tokens(*tokens.shape)
+            for layer, new, past, source in zip(self.layers, room, of_tokens, self.of_source, strict=True):
+                states = layer(states, new, past, source)
+            return self.decoder.layer_norm(states)
+
+    def _room_and_tokens(self, sentences: int, width: int) -> tuple[Iterator[tuple[Tensor, Tensor]], Iterator[Seen]]:
+        """Of each layer: where the new tokens' keys and values go, (B, H, W, K or V), and what the tokens attend to."""
+        parts = [part[:, :sentences] for part in self.tokens]
+        seen = max(self.length, ENOUGH_KEYS)
+        ancestors = self.ancestors.repeat(1, parts[0].shape[2], 1, 1).flatten(0, 1)
+        if seen > self.length:
+            ancestors = nn.functional.pad(ancestors, (0, seen - self.length), value=-math.inf)
+        keys, values = (part[:, :, :, :seen].flatten(1, 2) for part in parts)
+        room = (part[:, :, :, self.length - width : self.length].unbind() for part in parts)
+        return zip(*room, strict=True), zip(keys, values, repeat(ancestors))
+
+    def _of_source(self, sentences: int) -> list[Seen]:
+        keys, values = (part[:, :sentences].flatten(1, 2) for part in self.source)
+        return list(zip(keys, values, repeat(self.source_mask.flatten(0, 1))))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         states = self.embedding(tokens)
@@ -71,11 +99,9 @@ class IncrementalDecoder:
         """For keys and values of one more token of each hypothesis, which attends to itself and not to the others."""
         self.length += tokens.shape[1]
         if self.length > self.tokens[0].shape[3]:
-            old = [part[:, : len(tokens)] for part in self.tokens]
-            self.tokens = [nn.functional.pad(part, (0, 0, 0, 2 * self.length - part.shape[3])) for part in old]
-        if self.ancestors is not None:
-            own = self.ancestors.new_full((tokens.shape[1],) * 2, -math.inf).fill_diagonal_(0)
-            self.ancestors = torch.cat([self.ancestors, own.expand(len(tokens), 1, -1, -1)], dim=-1)  # (B, 1, W, T)
+            self.tokens = [with_room(part[:, : len(tokens)], 2 * self.length) for part in self.tokens]
+        own = self.own[: tokens.shape[1], : tokens.shape[1]].expand(len(tokens), 1, -1, -1)
+        self.ancestors = torch.cat([self.ancestors, own], dim=-1)  # (B, 1, W, T)
 
     def choose(self, hypotheses: Tensor) -> None:
         """Go on with these of each sentence: (B, W)."""
@@ -83,11 +109,12 @@ class IncrementalDecoder:
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with these alone. Those that change their places cost time, the others none."""
-        self.ancestors = self.ancestors if self.ancestors is None else self.ancestors[sentences]
-        self.source_mask = self.source_mask if self.source_mask is None else self.source_mask[sentences]
+        self.ancestors = self.ancestors[sentences]
+        self.source_mask = self.source_mask[sentences]
         places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
         for part in (*self.source, *self.tokens):
             part[:, places] = part[:, sentences[places]]
+        self.of_source = self._of_source(len(sentences))
 
 
 class IncrementalLayer:
@@ -101,47 +128,53 @@ class IncrementalLayer:
         self.query, self.cross_output = map_of(cross.q_proj), map_of(cross.o_proj)
         self.fc1, self.fc2 = map_of(feed_forward.fc1), map_of(feed_forward.fc2)
         self.activation = feed_forward.activation
-        self.attend, self.attend_to_source = attention_of(own, rows), attention_of(cross, rows)
+        self.attend, self.attend_to_source = attention_of(own), attention_of(cross)
         self.around_self_attention = sublayer_of(layer.self_attn_sublayer)
         self.around_cross_attention = sublayer_of(layer.cross_attn_sublayer)
         self.around_feed_forward = sublayer_of(layer.feed_forward_sublayer)
 
-    def __call__(self, states: Tensor, tokens: Seen, source: Seen) -> Tensor:
+    def __call__(self, states: Tensor, room: Sequence[Tensor], tokens: Seen, source: Seen) -> Tensor:
         """With one more token of each hypothesis, for whose key and value there is room: (B, W, D) -> (B, W, D)."""
-        states = self.around_self_attention(states, self._attend_to_tokens, tokens)
+        states = self.around_self_attention(states, self._attend_to_tokens, room, tokens)
         states = self.around_cross_attention(states, self._attend_to_source, source)
         return self.around_feed_forward(states, self._feed_forward)
 
-    def _attend_to_tokens(self, states: Tensor, tokens: Seen) -> Tensor:
+    def _attend_to_tokens(self, states: Tensor, room: Sequence[Tensor], tokens: Seen) -> Tensor:
         sizes = self.own.head_size, self.own.head_size, self.own.value_size
         query, *new = map(self.own.split_heads, self.project(states), sizes)
-        for part, more in zip(tokens, new, strict=False):
-            part[:, :, -more.shape[2] :] = more
-        return self.own_output(self.attend(query, *tokens).flatten(2))
+        for part, more in zip(room, new, strict=True):
+            part.copy_(more)
+        return self.own_output(self.attend(query, *tokens))
 
     def _attend_to_source(self, states: Tensor, source: Seen) -> Tensor:
         query = self.cross.split_heads(self.query(states), self.cross.head_size)
-        return self.cross_output(self.attend_to_source(query, *source).flatten(2))
+        return self.cross_output(self.attend_to_source(query, *source))
 
     def _feed_forward(self, states: Tensor) -> Tensor:
         return self.fc2(self.activation(self.fc1(states)))
 
 
-def to_add(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """To scores of attention: 0 where a mask of truth values has True."""
-    if mask is None or mask.dtype != torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+def with_room(states: Tensor, length: int) -> Tensor:
+    """For so many tokens: (L, B, H, T, K)."""
+    longer = states.new_empty(*states.shape[:3], length, states.shape[4])
+    longer[:, :, :, : states.shape[3]] = states
+    return longer
 
 
-def attention_of(module: Any, rows: int) -> Callable[..., Tensor]:
-    """Attention(Q, K, V) of a module's heads: (B, H, W, K), (B, H, T, K), (B, H, T, V), mask -> (B, W, H, V)."""
-    if module.config._attn_implementation != "sdpa":
-        return lambda *arguments: module.attend(*arguments)[0]
-    if rows >= MANY_ROWS and module.q_proj.weight.device.type == "cpu":
-        return lambda *arguments: module.attend(*arguments, implementation="eager")[0]
-    sdpa = partial(nn.functional.scaled_dot_product_attention, scale=module.scaling)
-    return lambda *arguments: sdpa(*arguments).transpose(1, 2)  # without the questions of transformers
+def attention_of(module: Any) -> Callable[..., Tensor]:
+    """Attention(Q, K, V) of a module's heads: (B, H, W, K), (B * H, T, K), (B * H, T, V), mask -> (B, W, H * V)."""
+    if module.config._attn_implementation == "sdpa" and module.q_proj.weight.device.type == "cpu":
+
+        def attend(query: Tensor, *seen: Tensor) -> Tensor:
+            heads = attention_by_products(query.flatten(0, 1), *seen, scale=module.scaling)
+            return heads.view(*query.shape[:3], -1).transpose(1, 2).flatten(2)
+
+    else:
+
+        def attend(query: Tensor, *seen: Tensor) -> Tensor:
+            return module.attend(query, *(part.unflatten(0, query.shape[:2]) for part in seen))[0].flatten(2)
+
+    return attend
 
 
 def sublayer_of(module: Any) -> Callable[..., Tensor]:

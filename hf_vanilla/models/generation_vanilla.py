@@ -16,7 +16,7 @@ from transformers.generation import (
 )
 
 from .decoding_vanilla import IncrementalDecoder
-from .products_vanilla import large_products_by_onednn
+from .products_vanilla import fast_on_cpu
 from .search_vanilla import Search, beam_search, greedy_search
 
 KEYS = ("length_penalty_type", "max_length_beyond_source")
@@ -46,6 +46,7 @@ class MaxLengthBeyondSource(StoppingCriteria):
         return input_ids.shape[1] >= limits
 
 
+DYNAMIC = (None, "dynamic")  # cache_implementation
 OTHER_MASKS = ("flash", "flex", "paged")  # of these implementations are no tensors over sentences
 PLAIN_CRITERIA = (MaxLengthCriteria, EosTokenCriteria, MaxLengthBeyondSource)
 PLAIN_ARGUMENTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "output_attentions"}
@@ -78,8 +79,18 @@ class VanillaGenerationMixin(GenerationMixin):
         return config, model_kwargs
 
     def _maybe_prepare_encoder_kwargs_for_generation(self, inputs_tensor: Tensor, *args: Any) -> dict[str, Any]:
-        with large_products_by_onednn(usual=inputs_tensor.shape[:2].numel() * self.config.d_model**2):
+        with fast_on_cpu(usual=inputs_tensor.shape[:2].numel() * self.config.d_model**2):
             return super()._maybe_prepare_encoder_kwargs_for_generation(inputs_tensor, *args)
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """The usual cache, without the copies of the whole configuration that transformers makes on the way to it."""
+        is_usual = generation_config.cache_implementation in DYNAMIC and generation_config.use_cache is not False
+        if is_usual and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        else:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
     def _prepare_decoder_input_ids_for_generation(
         self, batch_size: int, model_input_name: str, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -192,7 +203,7 @@ class VanillaGenerationMixin(GenerationMixin):
             and self.config.vocab_size >= (1 + len(config._eos_token_tensor)) * config.num_beams
             and not any(name in self.config._attn_implementation for name in OTHER_MASKS)
             and set(model_kwargs) <= PLAIN_ARGUMENTS
-            and config.cache_implementation in (None, "dynamic")
+            and config.cache_implementation in DYNAMIC
             and isinstance(cache, EncoderDecoderCache)
             and not getattr(cache, "_is_user_defined", False)  # or somebody wants to have it afterwards
             and type(cache.self_attention_cache) is DynamicCache

@@ -97,11 +97,10 @@ class VanillaAttention(nn.Module):
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None = None,
-        implementation: str | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention(Q, K, V) by this implementation or the chosen one: (B, H, L, K), (B, H, S, K) -> (B, L, H, V)."""
-        implementation = implementation or self.config._attn_implementation
+        """Attention(Q, K, V) by the chosen implementation: (B, H, L, K), (B, H, S, K) -> (B, L, H, V)."""
+        implementation = self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
         dropout = self.dropout if self.training else 0.0
         return attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)

@@ -1,45 +1,97 @@
 """
-What computes the same faster on CPUs.
+What computes the same faster on CPUs, most of it where no gradients are wanted.
 
-Products of states and weights where no gradients are wanted: with float32, PyTorch by itself takes MKL, which on
-processors that are not Intel's reaches half of their speed. oneDNN reaches all of it, but a call of it costs more.
+Products of states and weights: with float32, PyTorch by itself takes MKL, which on processors that are not Intel's
+reaches half of their speed. oneDNN reaches all of it, but a call of it costs more.
 
-Attention to few keys: PyTorch's softmax over fewer than 16 numbers takes ten times as long as over 16.
+Attention in sentences: the fused kernel is made for long texts. For short ones, products of whole batches of matrices
+take a third of its time. PyTorch's softmax over fewer than 16 numbers takes ten times as long as over 16.
+
+Little to compute: to share it out among threads takes longer than one of them needs for all.
 """
 
+import ctypes
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-ENOUGH = 1_250_000  # multiplications for oneDNN to gain more than a call of it costs
+LITTLE = 700_000  # multiplications of a product: with no more, all is done sooner by one thread than by two
+ENOUGH = 1_250_000  # for oneDNN to gain more than a call of it costs
 ENOUGH_KEYS = 16
+SHORT = 512  # keys
 MANY = 100_000  # weights for it to gain, in some 20 calls, from having put them into its own order once
 
 
-def large_products_by_onednn(usual: int) -> AbstractContextManager[Any]:
-    """A block in which they are, unless already the usual one has too few multiplications for asking to pay."""
-    return LargeProductsByOneDNN() if usual >= ENOUGH else nullcontext()
+def fast_on_cpu(usual: int) -> AbstractContextManager[Any]:
+    """A block in which models are, unless already their usual product has too few multiplications for asking to pay."""
+    return FastOnCPU() if usual >= ENOUGH else nullcontext()
 
 
-class LargeProductsByOneDNN(TorchFunctionMode):
-    """In its block, whatever calls for a large enough product of states and weights has it from oneDNN."""
+class FastOnCPU(TorchFunctionMode):
+    """In its block, large products of states and weights are oneDNN's, and attention in sentences is by products."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if (
             function is nn.functional.linear
             and not kwargs
             and _suits_onednn(args[1], args[0].numel() // len(args[1][0]))
         ):
             return _by_onednn(*args)
-        return function(*args, **(kwargs or {}))
+        if function is nn.functional.scaled_dot_product_attention and _suits_products(*args, **kwargs):
+            return sdpa_by_products(*args, attn_mask=kwargs["attn_mask"], scale=kwargs["scale"])
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def one_thread_for_little(usual: int) -> Iterator[None]:
+    """A block whose usual product has so many multiplications."""
+    number, openmp = torch.get_num_threads(), _openmp()
+    if usual > LITTLE or number == 1 or openmp is None:
+        yield
+        return
+    openmp.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        openmp.omp_set_num_threads(number)
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """What sets the number for this thread alone; PyTorch's own function would for all that begin meanwhile, too."""
+    process = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return process if hasattr(process, "omp_set_num_threads") else None
+
+
+def attention_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, scale: float) -> Tensor:
+    """Equation 1 for N heads of sentences: (N, L, K), (N, S, K), (N, S, V), (N or 1, L or 1, S) -> (N, L, V)."""
+    return torch.bmm(torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scale).softmax(-1), value)
+
+
+def sdpa_by_products(query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None, scale: float) -> Tensor:
+    """What PyTorch's does: (B, H, L, K), (B, H, S, K), (B, H, S, V), (B, 1 or H, 1 or L, S) -> (B, H, L, V)."""
+    sizes = query.shape[:2]
+    key, value, mask = with_enough_keys(key, value, to_add(attn_mask, query.dtype))
+    mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask.expand(*sizes, -1, -1)
+    heads = attention_by_products(*(part.flatten(0, 1) for part in (query, key, value, mask)), scale=scale)
+    return heads.unflatten(0, sizes)
+
+
+def to_add(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """To scores of attention: 0 where a mask of truth values has True."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 def with_enough_keys(keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -92,9 +144,25 @@ def _suits_onednn(weight: Tensor, rows: int) -> bool:
     return is_exact and torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
+def _suits_products(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False, dropout_p: float = 0.0, **kwargs: Any
+) -> bool:
+    is_usual = set(kwargs) == {"attn_mask", "scale"} and not is_causal and not dropout_p
+    is_short = query.dim() == 4 and key.shape[2] <= SHORT
+    return is_usual and is_short and query.device.type == "cpu" and not torch.is_grad_enabled()
+
+
 def _is_plain(linear: Any) -> bool:
     watched = linear._forward_pre_hooks or linear._forward_hooks
     return type(linear) is nn.Linear and type(linear.weight) is nn.Parameter and not watched
 
 
-__all__ = ["large_products_by_onednn", "linear_map", "linear_maps", "with_enough_keys"]
+__all__ = [
+    "attention_by_products",
+    "fast_on_cpu",
+    "linear_map",
+    "linear_maps",
+    "one_thread_for_little",
+    "to_add",
+    "with_enough_keys",
+]

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from .decoding_vanilla import IncrementalDecoder
 
 LOGITS_AT_ONCE = 2_000_000  # few enough for a cache
+GROUP = 64  # times as many as are wanted are enough for topk not to sort them all
+ROUND = 4  # numbers of sentences: for each new one oneDNN prepares itself, for as long as some steps take
 NEVER = -1e9  # the score, in transformers' search, of what must not be chosen
 
 
@@ -62,19 +64,22 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
     device = search.start.device
     sentences = torch.arange(len(search.start), device=device)
     targets = search.start[:, None]
-    finished = []
+    is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
     for length in count(2):
         nothing = torch.zeros(len(targets), 1, device=device)
         tokens = largest(decoder.logits(decoder.states(targets[:, -1:])), nothing, 1)[1]
         targets = torch.cat([targets, tokens], dim=-1)
-        is_open = ~search.ends(tokens, length, sentences)[:, 0]
+        ends = is_open & search.ends(tokens, length, sentences)[:, 0]
+        if not ends.any():
+            continue
+        finished.append((sentences[ends], targets[ends]))
+        is_open = is_open & ~ends
         kept = places_of(is_open)
-        if len(kept) < len(targets):
-            finished.append((sentences[~is_open], targets[~is_open]))
-            sentences, targets = sentences[kept], targets[kept]
-            decoder.keep(kept)
         if len(kept) == 0:
             break
+        if len(kept) < len(targets):
+            sentences, targets, is_open = sentences[kept], targets[kept], is_open[kept]
+            decoder.keep(kept)
     order, found = zip(*finished, strict=True)
     return in_order(order, found, search.fill)
 
@@ -126,7 +131,8 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     sentences = torch.arange(len(search.start), device=device)
     running = search.start[:, None, None]  # one hypothesis is enough to begin with
     scores = torch.zeros(len(running), 1, device=device)
-    ended, finished = Ended.none_yet(search), []
+    ended = nothing = Ended.none_yet(search)
+    is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
     for length in count(1):  # of targets without their start token
         scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search.candidates)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
@@ -135,15 +141,21 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
         scores, chosen = (scores + ends * NEVER).topk(search.num_beams)
         running = at(candidates, chosen)
         decoder.choose(parents.gather(1, chosen))
-        is_open = ended.may_improve(scores[:, 0], length, search) & ~ends.all()
+        if ended is nothing:
+            continue
+        closes = is_open & ~ended.may_improve(scores[:, 0], length, search)
+        if not closes.any():
+            continue
+        done = ended.of(closes)
+        finished.append((sentences[closes], done.targets, done.lengths, done.scores))
+        is_open = is_open & ~closes
         kept = places_of(is_open)
-        if len(kept) < len(running):
-            done = ended.of(~is_open)
-            finished.append((sentences[~is_open], done.targets, done.lengths, done.scores))
-            sentences, running, scores, ended = sentences[kept], running[kept], scores[kept], ended.of(kept)
-            decoder.keep(kept)
         if len(kept) == 0:
             break
+        if len(kept) < len(running):
+            sentences, running, scores, is_open = sentences[kept], running[kept], scores[kept], is_open[kept]
+            ended = ended.of(kept)
+            decoder.keep(kept)
     order, *found = zip(*finished, strict=True)
     targets, lengths, scores = (
         in_order(order, parts, search.fill)[:, : search.num_return_sequences] for parts in found
@@ -152,13 +164,16 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
 
 
 def places_of(is_open: Tensor) -> Tensor:
-    """Those that go on. Most stay where they are: into the gaps that others leave come the last ones."""
-    kept = is_open.nonzero()[:, 0]
-    if len(kept) == len(is_open):
-        return kept
-    gaps = (~is_open[: len(kept)]).nonzero()[:, 0]
-    places = torch.arange(len(kept), device=kept.device)
-    places[gaps] = kept[len(kept) - len(gaps) :]
+    """
+    Those that go on, and of the others as many as make their number round.
+
+    Most stay where they are: into the places of others come the last ones.
+    """
+    number = min(len(is_open), -(-int(is_open.sum()) // ROUND) * ROUND)
+    places = torch.arange(number, device=is_open.device)
+    last = number + is_open[number:].nonzero()[:, 0]
+    free = (~is_open[:number]).nonzero()[: len(last), 0]
+    places[free] = last
     return places
 
 
@@ -191,7 +206,7 @@ def largest(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor
 
     Logits are looked at in groups: as many as are wanted, those with the largest maxima, have all that are wanted.
     """
-    size, in_group = logits.shape[-1], math.isqrt(logits.shape[-1])
+    size, in_group = logits.shape[-1], min(GROUP, logits.shape[-1])
     maxima = maxima_of_groups(logits, in_group)
     groups, less = maxima.shape[-1], maxima.amax(-1)
     maxima = (maxima - less[..., None] + scores[..., None]).flatten(1)

@@ -2,19 +2,30 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StoppingCriteria, TextStreamer
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StaticCache, StoppingCriteria, TextStreamer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models import decoding_vanilla, generation_vanilla, products_vanilla, search_vanilla
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
-from hf_vanilla.models.products_vanilla import ENOUGH, MANY, large_products_by_onednn, linear_map, linear_maps
-from hf_vanilla.models.search_vanilla import largest, places_of
+from hf_vanilla.models.products_vanilla import (
+    ENOUGH,
+    LITTLE,
+    MANY,
+    SHORT,
+    _openmp,
+    fast_on_cpu,
+    linear_map,
+    linear_maps,
+    one_thread_for_little,
+)
+from hf_vanilla.models.search_vanilla import ROUND, largest, places_of
 
 BOS, PAD, EOS = 0, 1, 2
 VOCAB, SENTENCES = 41, 24
@@ -167,17 +178,24 @@ def test_sentences_that_go_on_stay_in_their_places_or_fill_gaps() -> None:
     assert places_of(torch.tensor([True, True])).tolist() == [0, 1]
     assert places_of(torch.tensor([False, False])).tolist() == []
     assert places_of(torch.tensor([False, True, True, False, True, True])).tolist() == [4, 1, 2, 5]
+    assert places_of(torch.tensor([False, True, False, False, True, True])).tolist() == [4, 1, 5, 3]
     for _ in range(50):
-        is_open = torch.rand(12) < 0.6
+        is_open = torch.rand(14) < 0.6
         places = places_of(is_open).tolist()
-        assert sorted(places) == is_open.nonzero()[:, 0].tolist()
+        assert len(places) == len(set(places))
+        assert set(places) >= set(is_open.nonzero()[:, 0].tolist())
+        assert len(places) - is_open.sum() < ROUND
+        assert len(places) % ROUND == 0 or len(places) == len(is_open)
         assert all(places[i] == i for i in range(len(places)) if is_open[i])
 
 
-def products_by_onednn(act: Callable[[], object]) -> int:
+def times(operation: str, act: Callable[[], object]) -> int:
     with torch.profiler.profile() as profile:
         act()
-    return sum(event.count for event in profile.key_averages() if event.key == "mkldnn::_linear_pointwise")
+    return sum(event.count for event in profile.key_averages() if event.key == operation)
+
+
+products_by_onednn = partial(times, "mkldnn::_linear_pointwise")
 
 
 def test_products_by_onednn_are_those_of_pytorch() -> None:
@@ -212,9 +230,9 @@ def test_products_by_onednn_are_for_large_ones_of_float32_without_gradients() ->
         with torch.enable_grad():
             large(states).sum().backward()
 
-    with large_products_by_onednn(usual=ENOUGH):
+    with fast_on_cpu(usual=ENOUGH):
         assert products_by_onednn(act) == 1
-    with large_products_by_onednn(usual=ENOUGH - 1):
+    with fast_on_cpu(usual=ENOUGH - 1):
         assert products_by_onednn(act) == 0
     assert products_by_onednn(act) == 0
 
@@ -258,14 +276,18 @@ def test_what_is_found_may_be_changed(make_decided: Callable[..., Model], source
         assert not found.is_inference()
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("many", [0, 10**9])
+@pytest.mark.parametrize("num_beams", [1, 4, 20])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("length", [3, 12, 20])
-def test_few_and_many_rows_attend_alike(
-    make_decided: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, num_beams: int, many: int, length: int
+def test_few_and_many_keys_are_attended_to(
+    make_decided: Callable[..., Model],
+    monkeypatch: pytest.MonkeyPatch,
+    num_beams: int,
+    implementation: str,
+    length: int,
 ) -> None:
-    monkeypatch.setattr(decoding_vanilla, "MANY_ROWS", many)
-    model = make_decided()
+    monkeypatch.setattr(products_vanilla, "ENOUGH", 0)
+    model = make_decided(attn_implementation=implementation)
     source = {"input_ids": torch.randint(3, VOCAB, (SENTENCES, length))}
     for mask in (
         {},
@@ -273,6 +295,69 @@ def test_few_and_many_rows_attend_alike(
     ):
         expected, _ = theirs(model, source | mask, num_beams=num_beams)
         assert torch.equal(model.generate(**source, **mask, num_beams=num_beams), expected)
+
+
+FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def test_in_the_encoder_attention_is_by_products(make_decided: Callable[..., Model], source: Source) -> None:
+    model = make_decided()
+    encode = partial(model.get_encoder(), **source)
+    expected = encode().last_hidden_state
+    with fast_on_cpu(usual=ENOUGH):
+        torch.testing.assert_close(encode().last_hidden_state, expected)
+        assert times(FUSED, encode) == 0
+        with torch.enable_grad():
+            assert times(FUSED, encode) == model.config.encoder_layers
+    with fast_on_cpu(usual=ENOUGH - 1):
+        assert times(FUSED, encode) == model.config.encoder_layers
+
+
+@pytest.mark.parametrize("length", [1, 15, 40])
+def test_attention_by_products_is_that_of_pytorch(length: int) -> None:
+    query, key, value = torch.randn(3, 2, 5, 6), torch.randn(3, 2, length, 6), torch.randn(3, 2, length, 7)
+    sees = torch.rand(3, 1, 5, length) < 0.6
+    sees[..., 0] = True
+    attend = partial(nn.functional.scaled_dot_product_attention, query, key, value, scale=0.3)
+    for mask in (None, sees, sees[:, :, :1], torch.randn(3, 2, 5, length), torch.randn(3, 1, 1, length)):
+        expected = attend(attn_mask=mask)
+        with fast_on_cpu(usual=ENOUGH):
+            torch.testing.assert_close(attend(attn_mask=mask), expected)
+            assert times("aten::baddbmm", partial(attend, attn_mask=mask)) == 1
+
+
+def test_other_attention_is_left_to_pytorch() -> None:
+    query = torch.randn(2, 2, 5, 6)
+    long = torch.randn(2, 2, SHORT + 1, 6)
+    attend, plain = nn.functional.scaled_dot_product_attention, {"attn_mask": None, "scale": 1.0}
+    with fast_on_cpu(usual=ENOUGH):
+        assert times("aten::baddbmm", partial(attend, query, long, long, **plain)) == 0
+        assert times("aten::baddbmm", partial(attend, query, query, query, is_causal=True, **plain)) == 0
+        assert times("aten::baddbmm", partial(attend, query, query, query, dropout_p=0.5, **plain)) == 0
+        assert times("aten::baddbmm", partial(attend, query[0], query[0], query[0], **plain)) == 0
+        assert times("aten::baddbmm", partial(attend, query, query[:, :1], query[:, :1], enable_gqa=True, **plain)) == 0
+
+
+def threads_elsewhere() -> int:
+    with ThreadPoolExecutor(1) as another:
+        return another.submit(torch.get_num_threads).result()
+
+
+@pytest.mark.skipif(_openmp() is None, reason="PyTorch does not compute with OpenMP's threads here")
+def test_one_thread_computes_what_is_little_and_no_other_thread_is_told() -> None:
+    number = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread_for_little(usual=LITTLE + 1):
+            assert torch.get_num_threads() == 2
+        with one_thread_for_little(usual=LITTLE):
+            assert torch.get_num_threads() == 1
+            assert threads_elsewhere() == 2
+        with pytest.raises(ValueError, match="a mistake"), one_thread_for_little(usual=LITTLE):
+            raise ValueError("a mistake")
+        assert torch.get_num_threads() == threads_elsewhere() == 2
+    finally:
+        torch.set_num_threads(number)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -287,6 +372,16 @@ def test_positions_come_in_parts_and_learned_ones_end(
     with pytest.raises(ValueError, match="of 19 tokens is longer than the 18 learned positions"):
         model.generate(**source, num_beams=num_beams, max_length=30)
     assert ours.times == 3
+
+
+def test_the_cache_is_of_the_kind_that_is_asked_for(make_decided: Callable[..., Model], source: Source) -> None:
+    generate = partial(make_decided().generate, **source, max_new_tokens=4, return_dict_in_generate=True)
+    expected = generate(use_cache=False)
+    assert expected.past_key_values is None
+    for kind, made in ((None, DynamicCache), ("dynamic", DynamicCache), ("static", StaticCache)):
+        found = generate(cache_implementation=kind)
+        assert type(found.past_key_values.self_attention_cache) is made
+        assert torch.equal(found.sequences, expected.sequences)
 
 
 class Never(StoppingCriteria):
@@ -404,5 +499,7 @@ def test_what_is_finished_is_not_computed_any_more(
     afterwards = rows["head"][1:]
     assert afterwards == sorted(afterwards, reverse=True)
     assert afterwards[-1] < afterwards[0] / 2
+    assert {number % ROUND for number in afterwards} == {0}
     if num_beams == 1:
-        assert sum(rows["head"]) == int((found[:, 1:] != PAD).sum())
+        are_open = (found[:, 1:] != PAD).sum(0)
+        assert rows["head"] == [-(-number // ROUND) * ROUND for number in are_open.tolist()]

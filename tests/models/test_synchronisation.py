@@ -13,7 +13,7 @@ from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.models.loss_vanilla import projected_cross_entropy
 
 MakeModel = Callable[..., Model]
-ASKING = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}
+ASKING = {getattr(torch.ops.aten, name) for name in ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item")}
 
 
 class Questions(TorchDispatchMode):
