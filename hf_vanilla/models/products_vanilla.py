@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 LITTLE = 700_000  # multiplications of a product: with no more, all is done sooner by one thread than by two
-ENOUGH = 1_250_000  # for oneDNN to gain more than a call of it costs
+ENOUGH = 4_000_000  # for oneDNN to gain more than a call of it costs
+ENOUGH_IN_ORDER = 1_250_000  # if the weights have been put into its own order
 ENOUGH_KEYS = 16
 SHORT = 512  # keys
 MANY = 100_000  # weights for it to gain, in some 20 calls, from having put them into its own order once
@@ -44,7 +45,7 @@ class FastOnCPU(TorchFunctionMode):
         if (
             function is nn.functional.linear
             and not kwargs
-            and _suits_onednn(args[1], args[0].numel() // len(args[1][0]))
+            and _suits_onednn(args[1], args[0].numel() // len(args[1][0]), ENOUGH)
         ):
             return _by_onednn(*args)
         if function is nn.functional.scaled_dot_product_attention and _suits_products(*args, **kwargs):
@@ -122,9 +123,10 @@ def linear_maps(projections: Sequence[Any], rows: int) -> Callable[[Tensor], Seq
 
 
 def _product_with(weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:
-    if not _suits_onednn(weight, rows):
+    is_reordered = weight.numel() >= MANY
+    if not _suits_onednn(weight, rows, ENOUGH_IN_ORDER if is_reordered else ENOUGH):
         return partial(nn.functional.linear, weight=weight, bias=bias)
-    if weight.numel() >= MANY:
+    if is_reordered:
         weight = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     return partial(_by_onednn, weight=weight, bias=bias)
 
@@ -134,10 +136,10 @@ def _by_onednn(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     return product
 
 
-def _suits_onednn(weight: Tensor, rows: int) -> bool:
+def _suits_onednn(weight: Tensor, rows: int, enough: int) -> bool:
     if type(weight) not in (Tensor, nn.Parameter) or weight.dtype != torch.float32 or weight.device.type != "cpu":
         return False  # it is a distributed tensor, say
-    if rows * weight.numel() < ENOUGH:
+    if rows * weight.numel() < enough:
         return False
     is_exact = not torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled()
     names = ("_reorder_linear_weight", "_linear_pointwise")  # which torch.compile calls
