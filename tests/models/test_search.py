@@ -16,6 +16,7 @@ from hf_vanilla.models import decoding_vanilla, generation_vanilla, products_van
 from hf_vanilla.models.generation_vanilla import VanillaGenerationMixin
 from hf_vanilla.models.products_vanilla import (
     ENOUGH,
+    ENOUGH_IN_ORDER,
     LITTLE,
     MANY,
     SHORT,
@@ -209,6 +210,13 @@ def test_products_by_onednn_are_those_of_pytorch() -> None:
             torch.testing.assert_close(found, linear(states))
 
     assert products_by_onednn(act) == len(linears) + 1
+
+
+def test_fewer_rows_are_enough_for_many_weights_which_are_reordered() -> None:
+    states, many, few = torch.randn(ENOUGH // MANY - 1, 33), nn.Linear(33, MANY // 33 + 1), nn.Linear(33, MANY // 33)
+    assert products_by_onednn(lambda: linear_map(many, rows=len(states))(states)) == 1
+    assert products_by_onednn(lambda: linear_map(few, rows=len(states))(states)) == 0
+    assert products_by_onednn(lambda: linear_map(many, rows=ENOUGH_IN_ORDER // MANY - 1)(states)) == 0
 
 
 class Distributed(Tensor):
