@@ -48,7 +48,7 @@ class IncrementalDecoder:
         *self.source, mask = with_enough_keys(keys, values, to_add(mask, encoder_states.dtype))
         mask = keys.new_zeros(1, 1, 1, 1) if mask is None else mask
         self.source_mask = mask.expand(*keys.shape[1:3], -1, -1)  # (B, H, 1, S)
-        self.of_source = self._of_source(len(encoder_states))
+        self.of_source = self._of_source()
         # 0 where a hypothesis attends to a token, -inf where it does not
         self.ancestors = encoder_states.new_zeros(len(encoder_states), 1, 1, 0)
         self.own = encoder_states.new_full((num_beams, num_beams), -math.inf).fill_diagonal_(0)
@@ -81,8 +81,8 @@ class IncrementalDecoder:
         room = (part[:, :, :, self.length - width : self.length].unbind() for part in parts)
         return zip(*room, strict=True), zip(keys, values, repeat(ancestors))
 
-    def _of_source(self, sentences: int) -> list[Seen]:
-        keys, values = (part[:, :sentences].flatten(1, 2) for part in self.source)
+    def _of_source(self) -> list[Seen]:
+        keys, values = (part[:, : len(self.source_mask)].flatten(1, 2) for part in self.source)
         return list(zip(keys, values, repeat(self.source_mask.flatten(0, 1))))
 
     def _embed(self, tokens: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class IncrementalDecoder:
         places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
         for part in (*self.source, *self.tokens):
             part[:, places] = part[:, sentences[places]]
-        self.of_source = self._of_source(len(sentences))
+        self.of_source = self._of_source()
 
 
 class IncrementalLayer:

@@ -25,9 +25,9 @@ from torch.overrides import TorchFunctionMode
 LITTLE = 700_000  # multiplications of a product: with no more, all is done sooner by one thread than by two
 ENOUGH = 4_000_000  # for oneDNN to gain more than a call of it costs
 ENOUGH_IN_ORDER = 1_250_000  # if the weights have been put into its own order
-ENOUGH_KEYS = 16
-SHORT = 512  # keys
 MANY = 100_000  # weights for it to gain, in some 20 calls, from having put them into its own order once
+ENOUGH_KEYS = 16
+SHORT = 512  # keys, for attention to be by products
 
 
 def fast_on_cpu(usual: int) -> AbstractContextManager[Any]:

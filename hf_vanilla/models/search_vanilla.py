@@ -3,7 +3,7 @@ Greedy and beam search for `generate()` with the results of transformers' own, i
 
 - Keys and values of the source, and of what hypotheses have in common, are there once for a sentence, and stay in their
   places when hypotheses change theirs.
-- A sentence leaves the batch as soon as nothing can change its result.
+- Sentences whose results nothing can change leave the batch, some at a time.
 - Hypotheses have the length that they have, not that of the longest to be expected.
 - Only a part of the logits exists at a time, and most of these are looked at only as parts of groups.
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from .decoding_vanilla import IncrementalDecoder
 
 LOGITS_AT_ONCE = 2_000_000  # few enough for a cache
-GROUP = 64  # times as many as are wanted are enough for topk not to sort them all
+GROUP = 64  # logits: from 64 times as many as are wanted, topk finds them without sorting all
 ROUND = 4  # numbers of sentences: for each new one oneDNN prepares itself, for as long as some steps take
 NEVER = -1e9  # the score, in transformers' search, of what must not be chosen
 

@@ -14,10 +14,9 @@ from transformers.modeling_utils import AttentionInterface
 
 from ..memory import keep_freed_memory
 from ..models.modeling_vanilla import scaled_dot_product_attention
-from ..models.products_vanilla import with_enough_keys
+from ..models.products_vanilla import SHORT, with_enough_keys
 
 ATTENTION_BY_LENGTH = "attention_by_length"
-SHORT = 512  # keys
 HOW_FAST_ON_CPU = (
     f"freed memory is kept, attention over up to {SHORT} keys is plain matrix products, dropout draws 16 bits"
 )

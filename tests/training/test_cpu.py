@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from hf_vanilla.models.products_vanilla import ENOUGH_KEYS
+from hf_vanilla.models.products_vanilla import ENOUGH_KEYS, SHORT
 from hf_vanilla.training import cpu
 from hf_vanilla.training.cpu import QuickDropout, make_fast_on_cpu, random_mask
 
@@ -123,7 +123,7 @@ def test_training_with_a_compiled_model_is_one_graph_for_all_shapes() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize(("keys", "keeps_weights"), [(cpu.SHORT, True), (cpu.SHORT + 1, False)])
+@pytest.mark.parametrize(("keys", "keeps_weights"), [(SHORT, True), (SHORT + 1, False)])
 def test_weights_of_attention_are_kept_for_short_sequences_only(keys: int, keeps_weights: bool) -> None:
     config = VanillaConfig(
         vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1, attn_implementation="eager"
