@@ -14,11 +14,11 @@ from transformers.modeling_utils import AttentionInterface
 
 from ..memory import keep_freed_memory
 from ..models.modeling_vanilla import scaled_dot_product_attention
-from ..models.products_vanilla import SHORT, with_enough_keys
+from ..models.kernels_vanilla import MAX_PRODUCT_KEYS, pad_to_min_keys
 
 ATTENTION_BY_LENGTH = "attention_by_length"
 HOW_FAST_ON_CPU = (
-    f"freed memory is kept, attention over up to {SHORT} keys is plain matrix products, dropout draws 16 bits"
+    f"freed memory is kept, attention over up to {MAX_PRODUCT_KEYS} keys is plain matrix products, dropout draws 16 bits"
 )
 
 
@@ -50,10 +50,10 @@ def attention_by_length(
     The backward pass of the latter is slow on CPUs, but it does not keep a weight for each query and key.
     """
     length = key.shape[2]
-    if length > SHORT:
+    if length > MAX_PRODUCT_KEYS:
         return sdpa_attention_forward(module, query, key, value, attention_mask, *args, **kwargs)
     if not torch.compiler.is_compiling():  # which would make another graph for these
-        key, value, attention_mask = with_enough_keys(key, value, attention_mask)
+        key, value, attention_mask = pad_to_min_keys(key, value, attention_mask)
     heads, weights = scaled_dot_product_attention(module, query, key, value, attention_mask, *args, **kwargs)
     return heads, weights[..., :length]
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from hf_vanilla.models.products_vanilla import ENOUGH_KEYS, SHORT
+from hf_vanilla.models.kernels_vanilla import MAX_PRODUCT_KEYS, MIN_SOFTMAX_KEYS
 from hf_vanilla.training import cpu
 from hf_vanilla.training.cpu import QuickDropout, make_fast_on_cpu, random_mask
 
@@ -123,7 +123,7 @@ def test_training_with_a_compiled_model_is_one_graph_for_all_shapes() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize(("keys", "keeps_weights"), [(SHORT, True), (SHORT + 1, False)])
+@pytest.mark.parametrize(("keys", "keeps_weights"), [(MAX_PRODUCT_KEYS, True), (MAX_PRODUCT_KEYS + 1, False)])
 def test_weights_of_attention_are_kept_for_short_sequences_only(keys: int, keeps_weights: bool) -> None:
     config = VanillaConfig(
         vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1, attn_implementation="eager"
@@ -152,7 +152,7 @@ def test_weights_of_attention_are_kept_for_short_sequences_only(keys: int, keeps
 
 
 @pytest.mark.parametrize("is_padded", [False, True])
-@pytest.mark.parametrize("tokens", [1, 3, ENOUGH_KEYS - 1, ENOUGH_KEYS])
+@pytest.mark.parametrize("tokens", [1, 3, MIN_SOFTMAX_KEYS - 1, MIN_SOFTMAX_KEYS])
 def test_attention_to_few_keys_has_the_weights_and_gradients_of_the_formula(tokens: int, is_padded: bool) -> None:
     config = VanillaConfig(
         vocab_size=20, d_model=8, num_heads=2, d_ff=16, encoder_layers=1, decoder_layers=1, attn_implementation="eager"

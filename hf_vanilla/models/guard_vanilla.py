@@ -1,0 +1,201 @@
+"""
+Speed: whether our own search (search_vanilla.py) may run in place of transformers' in a call of `generate()`, and how.
+
+It may where it is known to find the same: only targets are asked for, by settings that it follows, of a model whose
+parts are exactly those of modeling_vanilla.py. Whatever is not known here counts as no.
+"""
+
+from collections.abc import Iterator
+from functools import cache, partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.utils.output_capturing import capture_outputs
+
+from .decoding_vanilla import IncrementalDecoder
+from .kernels_vanilla import fast_on_cpu
+from .search_vanilla import Search, beam_search, greedy_search
+
+SOURCES = ("input_ids", "inputs_embeds", "encoder_outputs")
+SERVED = {
+    *(*SOURCES, "attention_mask", "max_length_beyond_source", "length_penalty_type", "transformers_version"),
+    *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
+    *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
+}
+"""Arguments of `generate()` and keys of the generation config that our search follows, or that do not concern it."""
+
+OUR_FOLDER = __name__.removesuffix("guard_vanilla")  # as modules are named
+SERVED_CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
+SERVED_ATTENTION = ("eager", "sdpa", "attention_by_length")  # the last is ours, for training on CPUs
+
+
+class MoreIsAskedForError(Exception):
+    """`generate()` has prepared more than our search does."""
+
+
+def may_use_our_search(model: Any, inputs: Tensor | None, settings: dict[str, Any], kwargs: dict[str, Any]) -> bool:
+    """
+    Args:
+        settings: What holds for the call: its arguments and both generation configs, together.
+        kwargs: The arguments of the call alone.
+    """
+    return (
+        all(is_served(name, value) for name, value in settings.items())
+        and settings.get("use_cache") is not False
+        and (inputs is None or kwargs.keys().isdisjoint(SOURCES))
+        and source_of(inputs, kwargs) is not None
+        and has_enough_continuations(model, settings)
+        and suits_device(model, settings)
+        and is_exactly_ours(model)
+        and has_tokens(kwargs.get("attention_mask"))
+    )
+
+
+def is_served(name: str, value: Any) -> bool:
+    """Whether our search does what an argument, or a key of the generation config, asks for."""
+    asks_for_nothing = value is None or value is False or name.startswith("_")
+    return asks_for_nothing or name in SERVED
+
+
+def has_enough_continuations(model: Any, settings: dict[str, Any]) -> bool:
+    """Of the start token alone: beam search wants this many candidates at each step, also at the first."""
+    eos = settings["eos_token_id"]
+    number = len(eos) if isinstance(eos, list) else 1
+    return model.config.vocab_size >= (1 + number) * settings.get("num_beams", 1)
+
+
+def suits_device(model: Any, settings: dict[str, Any]) -> bool:
+    """On accelerators transformers' greedy search is better: it can start a step before the last one has ended."""
+    is_sharded = model.tp_size or is_deepspeed_zero3_enabled()
+    is_autocast = torch.is_autocast_enabled(model.device.type)
+    return (model.device.type == "cpu" or settings.get("num_beams", 1) > 1) and not is_sharded and not is_autocast
+
+
+def is_exactly_ours(model: Any) -> bool:
+    """Whether what our search computes by itself, instead of calling it, is what modeling_vanilla.py says."""
+    try:
+        parts = list(parts_not_called(model))
+    except AttributeError:
+        return False  # another module stands in the place of one of ours
+    called = model.get_input_embeddings(), model.get_output_embeddings(), *model.model.decoder.modules()
+    return (
+        model.config._attn_implementation in SERVED_ATTENTION
+        and all(is_dropout(kind) or is_ours(kind) for kind in set(map(type, parts)))
+        and not any(has_replaced_methods(part) for part in parts)
+        and not any(module.training or is_hooked(module) for module in (model, model.model, *called))
+    )
+
+
+def parts_not_called(model: Any) -> Iterator[nn.Module]:
+    decoder = model.model.decoder
+    yield from (model, model.model, decoder, decoder.embed_positions, decoder.dropout)
+    for layer in decoder.layers:
+        yield from (layer, layer.self_attn, layer.cross_attn, layer.feed_forward, layer.feed_forward.dropout)
+        for sublayer in (layer.self_attn_sublayer, layer.cross_attn_sublayer, layer.feed_forward_sublayer):
+            yield from (sublayer, sublayer.dropout)
+
+
+def has_replaced_methods(part: nn.Module) -> bool:
+    kind, own = type(part), vars(part)
+    return any(own[name] != MethodType(getattr(kind, name), part) for name in methods_of(kind) & own.keys())
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """The hooks that transformers leaves behind after recording outputs do nothing until it records again."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return any(getattr(hook, "__module__", None) != capture_outputs.__module__ for hook in hooks)
+
+
+def is_dropout(kind: type) -> bool:
+    return kind is nn.Dropout or hasattr(kind, "does_nothing_in_evaluation")
+
+
+def is_ours(kind: type) -> bool:
+    """Whether a class stands in this folder, and all its functions, also those it inherits here, were written there."""
+    return stands_here(kind) and all(
+        member.__module__ == base.__module__
+        for base in filter(stands_here, kind.__mro__)
+        for member in vars(base).values()
+        if isinstance(member, FunctionType)
+    )
+
+
+def stands_here(kind: type) -> bool:
+    return kind.__module__.startswith(OUR_FOLDER)
+
+
+@cache
+def methods_of(kind: Any) -> frozenset[str]:
+    members = (vars(base).items() for base in kind.__mro__)
+    return frozenset(name for of_base in members for name, member in of_base if isinstance(member, FunctionType))
+
+
+def has_tokens(mask: Tensor | None) -> bool:
+    """Whether every source has a token. Attention over nothing is 0 in PyTorch's kernel alone."""
+    return mask is None or bool(mask.any(-1).all())
+
+
+def source_of(inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
+    """Whatever `generate()` is given for the sources: (B, S) or (B, S, D)."""
+    given = (inputs, *(kwargs.get(name) for name in SOURCES))
+    source = next((source for source in given if source is not None), None)
+    return source if source is None or isinstance(source, Tensor) else source[0]
+
+
+def our_search_arguments(
+    model: Any, inputs: Tensor | None, kwargs: dict[str, Any], limits: Tensor | None
+) -> dict[str, Any]:
+    """What has transformers' `generate()` run our search, on sources that are encoded with the fast kernels."""
+    # Our search needs no cache, and to make one, transformers copies the configuration three times.
+    given: dict[str, Any] = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
+    given["custom_generate"] = partial(our_search, limits=limits)
+    source = source_of(inputs, kwargs)
+    if source is not None and kwargs.get("encoder_outputs") is None:
+        name = "inputs_embeds" if source.is_floating_point() else "input_ids"
+        with torch.no_grad(), fast_on_cpu(typical_ops=source.shape[:2].numel() * model.config.d_model**2):
+            encoder = model.get_encoder()
+            given["encoder_outputs"] = encoder(**{name: source}, attention_mask=kwargs.get("attention_mask"))
+    return given
+
+
+def our_search(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    limits: Tensor | None = None,
+    **model_kwargs: Any,
+) -> Tensor:
+    """
+    The best targets, (B * R, T), where R is num_return_sequences. `generate()` calls it in place of its own search.
+
+    Args:
+        limits: (B,), how long each target may be, besides the limit of all.
+    """
+    config = generation_config
+    if logits_processor or input_ids.shape[1] != 1 or any(type(c) not in SERVED_CRITERIA for c in stopping_criteria):
+        raise MoreIsAskedForError
+    start = input_ids[:: config.num_beams, 0]
+    longest = torch.full_like(start, config.max_length)
+    eos = start.new_tensor(config.eos_token_id).view(-1)
+    pad = int(eos[0]) if config.pad_token_id is None else config.pad_token_id
+    # Transformers' beam search takes a padding token of number 0 for none.
+    fill = pad if config.num_beams == 1 or pad else int(eos[0])
+    names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length")
+    options = {name: getattr(config, name) for name in names}
+    search = Search(start, longest if limits is None else longest.minimum(limits), eos, fill, **options)
+    sources = model_kwargs["encoder_outputs"].last_hidden_state[:: config.num_beams]
+    mask = model_kwargs.get("attention_mask")
+    decoder = IncrementalDecoder(model, sources, None if mask is None else mask[:: config.num_beams], config.num_beams)
+    found = greedy_search(decoder, search) if config.num_beams == 1 else beam_search(decoder, search)[0]
+    return found.clone()  # what is made in inference mode could not be changed
+
+
+__all__ = ["MoreIsAskedForError", "may_use_our_search", "our_search_arguments", "source_of"]
