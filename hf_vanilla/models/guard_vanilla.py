@@ -47,6 +47,7 @@ def may_use_our_search(model: Any, inputs: Tensor | None, settings: dict[str, An
     """
     return (
         all(is_served(name, value) for name, value in settings.items())
+        and settings.get("eos_token_id") is not None
         and settings.get("use_cache") is not False
         and (inputs is None or kwargs.keys().isdisjoint(SOURCES))
         and source_of(inputs, kwargs) is not None
@@ -102,7 +103,8 @@ def parts_not_called(model: Any) -> Iterator[nn.Module]:
 
 
 def has_replaced_methods(part: nn.Module) -> bool:
-    kind, own = type(part), vars(part)
+    kind: Any = type(part)
+    own = vars(part)
     return any(own[name] != MethodType(getattr(kind, name), part) for name in methods_of(kind) & own.keys())
 
 
@@ -131,7 +133,7 @@ def stands_here(kind: type) -> bool:
 
 
 @cache
-def methods_of(kind: Any) -> frozenset[str]:
+def methods_of(kind: type) -> frozenset[str]:
     members = (vars(base).items() for base in kind.__mro__)
     return frozenset(name for of_base in members for name, member in of_base if isinstance(member, FunctionType))
 

@@ -1,11 +1,12 @@
 """
-Greedy and beam search for `generate()` with the results of transformers' own, in less time.
+Speed: greedy and beam search for `generate()`, with the results of transformers' own in less time.
 
-- Keys and values of the source, and of what hypotheses have in common, are there once for a sentence, and stay in their
-  places when hypotheses change theirs.
-- Sentences whose results nothing can change leave the batch, some at a time.
-- Hypotheses have the length that they have, not that of the longest to be expected.
-- Only a part of the logits exists at a time, and most of these are looked at only as parts of groups.
+- Keys and values of the source, and of the tokens that hypotheses share, are stored once for each sentence, and are not
+  copied when hypotheses are replaced by others.
+- Finished sentences leave the batch, in groups of four.
+- Hypotheses are stored with the length that they have, not padded to the longest that they may get.
+- Logits are computed for a part of the sentences at a time. The best of them are found by looking at the maxima of
+  groups first, and then only into the groups with the largest.
 
 Letters of shapes: B sentences, W hypotheses of each (the width of the beam), C candidates for the next ones, T tokens,
 D d_model, N vocabulary size.
@@ -23,20 +24,22 @@ from torch import Tensor, nn
 
 from .decoding_vanilla import IncrementalDecoder
 
-LOGITS_AT_ONCE = 2_000_000  # few enough for a cache
-GROUP = 64  # logits: from 64 times as many as are wanted, topk finds them without sorting all
-ROUND = 4  # numbers of sentences: for each new one oneDNN prepares itself, for as long as some steps take
-NEVER = -1e9  # the score, in transformers' search, of what must not be chosen
+LOGITS_AT_ONCE = 2_000_000  # so that they stay in the processor's cache
+LOGITS_IN_A_GROUP = 64  # PyTorch's topk does not sort all values if there are 64 times as many as are wanted
+# Numbers of sentences are filled up to a multiple of this with finished ones: for each new number of rows oneDNN
+# prepares itself, which takes as long as some steps of the search.
+ROUND = 4
+NEVER = -1e9  # the score that transformers' search gives to what must not be chosen
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched for, in the words of the generation config."""
+    """What is searched for, by the names of the generation config."""
 
     start: Tensor  # (B,), the first token of each target
     limits: Tensor  # (B,), how long each target may be
     eos_token_ids: Tensor
-    fill: int  # follows what is shorter than the longest
+    fill: int  # the token that pads shorter targets
     num_beams: int = 1
     num_return_sequences: int = 1
     length_penalty: float = 1.0
@@ -49,7 +52,7 @@ class Search:
 
     @property
     def candidates(self) -> int:
-        """So many that, even if many of them end, there are enough to go on with."""
+        """How many to look at, so that there are enough to go on with, however many of them end."""
         return max(2, 1 + len(self.eos_token_ids)) * self.num_beams
 
     def ends(self, tokens: Tensor, length: int, sentences: Tensor) -> Tensor:
@@ -60,7 +63,7 @@ class Search:
 
 @torch.inference_mode()
 def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
-    """The targets that always go on with the most probable token: (B, T)."""
+    """The targets in which each token is the most probable one: (B, T)."""
     device = search.start.device
     sentences = torch.arange(len(search.start), device=device)
     targets = search.start[:, None]
@@ -86,7 +89,7 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
 
 @dataclass(frozen=True)
 class Ended:
-    """The best targets that have ended: (B, W, T), (B, W), (B, W). Where there is none yet, its length is 0."""
+    """The best finished targets, their lengths and scores: (B, W, T), (B, W), (B, W). A length of 0 means: none yet."""
 
     targets: Tensor
     lengths: Tensor
@@ -99,7 +102,7 @@ class Ended:
         return cls(targets, lengths, torch.full_like(lengths, NEVER, dtype=torch.float32))
 
     def together_with(self, targets: Tensor, scores: Tensor, ends: Tensor, length: int, search: Search) -> Self:
-        """The best of these and of those among the most probable candidates that end now."""
+        """The best of these, and of the W most probable candidates those that end now."""
         width = search.num_beams
         targets, scores, ends = targets[:, :width], scores[:, :width], ends[:, :width]
         if not ends.any():
@@ -112,7 +115,7 @@ class Ended:
         return type(self)(at(torch.cat([earlier, targets], dim=1), best), lengths, scores)
 
     def may_improve(self, scores: Tensor, length: int, search: Search) -> Tensor:
-        """For which sentences hypotheses with these scores, the best that go on, can still become better: (B,)."""
+        """Which sentences may still get a better target, if these are the scores of their best hypotheses: (B,)."""
         is_full = (self.lengths > 0).all(1)
         if search.early_stopping is True:
             return ~is_full
@@ -165,9 +168,9 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
 
 def places_of(is_open: Tensor) -> Tensor:
     """
-    Those that go on, and of the others as many as make their number round.
+    Which sentences to keep: the open ones, and so many others that their number is a multiple of ROUND.
 
-    Most stay where they are: into the places of others come the last ones.
+    Most stay where they are. The last open ones move into the places of those that leave.
     """
     number = min(len(is_open), -(-int(is_open.sum()) // ROUND) * ROUND)
     places = torch.arange(number, device=is_open.device)
@@ -181,9 +184,9 @@ def best_continuations(
     decoder: IncrementalDecoder, tokens: Tensor, scores: Tensor, number: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
-    The most probable ways to go on from hypotheses with these last tokens: (B, W), (B, W) -> three times (B, C).
+    The most probable next tokens of hypotheses with these last tokens and scores: (B, W), (B, W) -> 3 times (B, C).
 
-    Returns their scores, the hypotheses that they go on with, and the tokens by which they do.
+    Returns the scores with the next token, the hypotheses that it belongs to, and the token.
     """
     size = max(1, LOGITS_AT_ONCE // (decoder.vocab_size * tokens.shape[1]))
     parts = zip(decoder.states(tokens).split(size), scores.split(size), strict=True)
@@ -193,20 +196,20 @@ def best_continuations(
 
 
 def most_probable(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The best scores with one more token, and their places among all of a sentence: (B, W, N) -> twice (B, C)."""
+    """The best scores with one more token, and where they are among the W * N of a sentence: (B, W, N) -> (B, C)."""
     logits = logits.float()
-    # The largest probability is exp(largest logit) / sum, and never too small for its logarithm.
+    # The log-probability of the largest logit. It is at least 1 / N, so that its logarithm is exact.
     return largest(logits, scores + logits.softmax(-1).amax(-1).log(), number)
 
 
 def largest(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """
-    The largest of a sentence, and their places, if each hypothesis's largest logit stands for its score: (B, W, N),
-    (B, W) -> twice (B, C).
+    The largest values of a sentence and where they are, with the logits of each hypothesis shifted so that the largest
+    is equal to `scores`: (B, W, N), (B, W) -> 2 times (B, C).
 
-    Logits are looked at in groups: as many as are wanted, those with the largest maxima, have all that are wanted.
+    The C largest values are in the C groups with the largest maxima: only these are looked into.
     """
-    size, in_group = logits.shape[-1], min(GROUP, logits.shape[-1])
+    size, in_group = logits.shape[-1], min(LOGITS_IN_A_GROUP, logits.shape[-1])
     maxima = maxima_of_groups(logits, in_group)
     groups, less = maxima.shape[-1], maxima.amax(-1)
     maxima = (maxima - less[..., None] + scores[..., None]).flatten(1)
@@ -223,24 +226,24 @@ def largest(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor
 
 
 def maxima_of_groups(logits: Tensor, in_group: int) -> Tensor:
-    """Of groups of so many; only the last may have fewer: (B, W, N) -> (B, W, number of groups)."""
+    """Of groups of this size; the last may be smaller: (B, W, N) -> (B, W, number of groups)."""
     rest = logits.shape[-1] % in_group
     whole = logits[..., : logits.shape[-1] - rest].unflatten(-1, (-1, in_group)).amax(-1)
     return torch.cat([whole, logits[..., -rest:].amax(-1, keepdim=True)], dim=-1) if rest else whole
 
 
 def first_or_topk(values: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The largest and their places. If one is wanted, it is the first of equal ones, which topk does not promise."""
+    """The largest values and where they are. A single one is the first of equal ones, which topk does not promise."""
     return values.max(1, keepdim=True) if number == 1 else values.topk(number)
 
 
 def at(hypotheses: Tensor, places: Tensor) -> Tensor:
-    """Those at some places, for each sentence: (B, W, T), (B, C) -> (B, C, T)."""
+    """The hypotheses at these places of each sentence: (B, W, T), (B, C) -> (B, C, T)."""
     return hypotheses.take_along_dim(places[..., None], 1)
 
 
 def in_order(sentences: Sequence[Tensor], parts: Sequence[Tensor], fill: int) -> Tensor:
-    """Values of sentences that came in parts, in the order of the sentences, filled up to the same length."""
+    """Join results of sentences that finished in parts, in the order of the sentences, padded to the same length."""
     longest = max(part.shape[-1] for part in parts)
     filled = [nn.functional.pad(part, (0, longest - part.shape[-1]), value=fill) for part in parts]
     return torch.cat(filled)[torch.cat(list(sentences)).argsort()]

@@ -13,12 +13,12 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import AttentionInterface
 
 from ..memory import keep_freed_memory
-from ..models.modeling_vanilla import scaled_dot_product_attention
 from ..models.kernels_vanilla import MAX_PRODUCT_KEYS, pad_to_min_keys
+from ..models.modeling_vanilla import scaled_dot_product_attention
 
 ATTENTION_BY_LENGTH = "attention_by_length"
 HOW_FAST_ON_CPU = (
-    f"freed memory is kept, attention over up to {MAX_PRODUCT_KEYS} keys is plain matrix products, dropout draws 16 bits"
+    f"freed memory is kept, attention over up to {MAX_PRODUCT_KEYS} keys is matrix products, dropout draws 16 bits"
 )
 
 
@@ -69,6 +69,8 @@ class QuickDropout(nn.Dropout):
     PyTorch draws one float per element, on one thread: a fifth of a training step. Here an element takes 16 bits of a
     faster generator, which is seeded from PyTorch's, so that the same seed gives the same masks.
     """
+
+    does_nothing_in_evaluation = True  # so that the search in `generate()` may leave it out
 
     def forward(self, states: Tensor) -> Tensor:
         if not self.training or self.p == 0:
