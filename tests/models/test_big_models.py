@@ -130,7 +130,7 @@ def test_tensor_parallel_model_computes_the_same_with_half_of_each_matrix_on_eit
     ("job", "tied"),
     [
         ("shard_by_layer", True),
-        ("shard_with_accelerate", True),
+        ("shard_with_accelerate", False),  # test_launchers.py has it with tied matrices
         # transformers 5.23 ties after it has sharded: from the second step on, the tied matrices would be stale.
         ("shard_by_plan", False),
     ],
