@@ -23,10 +23,10 @@ def logits_at_once(device: torch.device) -> int:
     CPU: 5 million were the fastest in training; many more do not fit into its caches.
 
     GPUs and other accelerators: 100 million, calculated and not yet measured on any. Memory: 4 bytes for each logit in
-    bfloat16 (the logit and its probability), 8 in float32, so 0.4 or 0.8 GB. Time: a chunk of any size launches some 12
-    kernels (about 0.06 ms of the CPU's time), and reads and writes the whole gradient of the weight (0.2 GB for 37,000
-    tokens and d_model 512, about 0.1 ms). The logits of 25,000 target tokens are 10 chunks of 100 million, with 120
-    launches and 1 ms for that gradient; 5 million at a time would be 185 chunks, 2,200 launches and 20 ms.
+    bfloat16 (the logit and its probability), 8 in float32, so 0.4 or 0.8 GB. Time: a chunk of any size launches some
+    12 kernels (about 0.06 ms of the CPU's time), and reads and writes the whole gradient of the weight (0.2 GB for
+    37,000 tokens and d_model 512, about 0.1 ms). The logits of 25,000 target tokens are 10 chunks of 100 million, with
+    120 launches and 1 ms for that gradient; 5 million at a time would be 185 chunks, 2,200 launches and 20 ms.
     """
     return CPU_LOGITS if device.type == "cpu" else ACCELERATOR_LOGITS
 
@@ -54,8 +54,8 @@ def projected_cross_entropy(
     """
     The sum over all labels of the cross-entropy of softmax(states weight^T).
 
-    Equal, but for rounding, to `cross_entropy(states @ weight.T, labels, reduction="sum")`. Under autocast, products are
-    computed in autocast's dtype.
+    Equal, but for rounding, to `cross_entropy(states @ weight.T, labels, reduction="sum")`. Under autocast, products
+    are computed in autocast's dtype.
 
     Args:
         states: (L, D), the decoder's last states.
@@ -144,9 +144,9 @@ def _chunk_by_chunk(
     return loss, states_gradient * counts, weight_gradient
 
 
-# Names of operators are global, but this module may exist several times in a process: installed, and in a version of its
-# own with each model from the Hub. A digest of the module's name tells them apart; the name itself may have letters,
-# those of the model's folder, that an operator's name may not have.
+# Names of operators are global, but this module may exist several times in a process: installed, and with every model
+# that brings its own version of it. A digest of the module's name tells them apart. The name itself has the letters of
+# the model's folder, and an operator's name may not have all of these.
 NAMESPACE = f"hf_vanilla_{hashlib.sha256(__name__.encode()).hexdigest()[:16]}"
 chunk_by_chunk = torch.library.custom_op(f"{NAMESPACE}::chunk_by_chunk", _chunk_by_chunk, mutates_args=())
 

@@ -96,7 +96,7 @@ def test_nothing_but_ignored_labels_costs_and_teaches_nothing() -> None:
 def test_second_derivatives_are_refused_instead_of_being_zero() -> None:
     states, weight, labels = drawn()
     loss = projected_cross_entropy(states, weight, labels, IGNORED, 0.1)
-    with pytest.raises(NotImplementedError, match="skip_logits=True has no second derivatives.*skip_logits=False"):
+    with pytest.raises(NotImplementedError, match=r"skip_logits=True has no second derivatives.*skip_logits=False"):
         torch.autograd.grad(loss, states, create_graph=True)
 
 
