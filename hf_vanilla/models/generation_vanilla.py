@@ -115,7 +115,7 @@ class VanillaGenerationMixin(GenerationMixin):
         """Where nobody set a length for the whole batch, its longest source does, as far as positions reach."""
         beyond = generation_config.max_length_beyond_source
         if beyond is not None and has_default_max_length and generation_config.max_new_tokens is None:
-            positions = self.config.max_position_embeddings or sys.maxsize
+            positions = getattr(self.config, "max_position_embeddings", sys.maxsize)
             generation_config.max_new_tokens = min(inputs_tensor.shape[1] + beyond, positions - input_ids_length)
         return super()._prepare_generated_length(
             generation_config=generation_config,

@@ -331,9 +331,9 @@ class VanillaStack(VanillaPreTrainedModel):
         )
 
     def _check_length(self, length: int, past_length: int | Tensor) -> None:
-        limit = self.config.max_position_embeddings
         if self.config.position_embedding_type != "learned" or isinstance(past_length, Tensor):
             return  # a static cache counts on the device, where a look would cost more than the step
+        limit = self.config.max_position_embeddings
         if past_length + length > limit:
             raise ValueError(
                 f"a sequence of {past_length + length} tokens is longer than the {limit} learned positions: shorten "
