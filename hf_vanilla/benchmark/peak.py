@@ -15,9 +15,10 @@ TRIALS = 5
 
 
 def operations_per_token(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]]) -> float:
-    """Additions and multiplications in the matrix products of training steps, divided by their target tokens.
+    """
+    Additions and multiplications in the matrix products of training steps, for each of their target tokens.
 
-    The operations on padding are counted, padding itself is not counted as tokens.
+    Operations on padding count as operations, padding does not count as tokens.
     """
     operations = tokens = 0
     for batch in batches:

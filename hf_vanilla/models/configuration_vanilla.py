@@ -85,7 +85,8 @@ class VanillaConfig(PreTrainedConfig):
     activation_function: str = "relu"
     position_embedding_type: str = "sinusoidal"
     # A default value would become an attribute of the class, which every instance then has; a factory's does not.
-    max_position_embeddings: int | None = field(default_factory=lambda: None)
+    # compare=False: the `__eq__` that dataclasses write for subclasses would fail where the attribute is absent.
+    max_position_embeddings: int | None = field(default_factory=lambda: None, compare=False)
     norm_first: bool = False
     layer_norm_eps: float = 1e-5
     dropout: float | int = 0.1
@@ -95,7 +96,7 @@ class VanillaConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     is_encoder_decoder: bool = True
-    # Beam search of transformers fills with <eos> what it should fill with padding of id 0, so padding has another id.
+    # The padding id is not 0: transformers' beam search treats 0 like None, and pads finished sentences with <eos>.
     bos_token_id: int | None = 0
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
@@ -110,20 +111,21 @@ class VanillaConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """`max_position_embeddings = None` removes the attribute."""
         if name == "max_position_embeddings" and value is None:
             self.__dict__.pop(name, None)
         else:
             super().__setattr__(name, value)
 
     def __eq__(self, other: object) -> bool:
-        """As dataclasses compare, which would fail for a field without a value."""
-        names = [field.name for field in fields(self)]
+        """Compares all fields, as dataclasses do, but a field may be absent."""
+        names = [entry.name for entry in fields(self)]
         return type(other) is type(self) and all(getattr(self, n, None) == getattr(other, n, None) for n in names)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers, which would ignore `kwargs` that set a field without a value."""
-        own = {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
+        """As in transformers, but `kwargs` may also set a field that is absent (there, it would be ignored)."""
+        own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PreTrainedConfig)}
         given = {name: kwargs.pop(name) for name in own & kwargs.keys()}
         return super().from_dict(config_dict | given, **kwargs)
 

@@ -33,6 +33,7 @@ def check_same(
 ) -> None:
     with torch.no_grad():
         assert_close(loaded.eval()(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+        assert_close(loaded(**batch, skip_logits=True).loss, model(**batch, skip_logits=True).loss)
     batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
     assert torch.equal(loaded.generate(**batch, max_new_tokens=6), model.generate(**batch, max_new_tokens=6))
 

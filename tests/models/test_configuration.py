@@ -82,6 +82,11 @@ def test_only_learned_positions_have_a_longest_sequence_unless_one_is_given(tmp_
     with pytest.raises(StrictDataclassError, match="max_position_embeddings"):
         config.max_position_embeddings = "64"
 
+    class Subclass(VanillaConfig):
+        model_type = "subclass"
+
+    assert Subclass() == Subclass()
+
     config.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     written = json.loads(file.read_text())
