@@ -1,4 +1,4 @@
-"""What matrix products reach on this machine, and how many of them a training step takes."""
+"""How fast this machine multiplies matrices, and how many such operations a training step takes."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -9,13 +9,17 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import PreTrainedModel
 
 from ..models.configuration_vanilla import VanillaConfig
-from ..models.loss_vanilla import LOGITS_IN_A_CHUNK
+from ..models.loss_vanilla import logits_at_once
 
 TRIALS = 5
 
 
 def operations_per_token(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]]) -> float:
-    """Additions and multiplications of all matrix products of a step, padding counted, for each real target token."""
+    """
+    Additions and multiplications in the matrix products of training steps, for each of their target tokens.
+
+    Operations on padding count as operations, padding does not count as tokens.
+    """
     operations = tokens = 0
     for batch in batches:
         with counted_operations() as counter:
@@ -27,7 +31,7 @@ def operations_per_token(model: PreTrainedModel, batches: Iterable[Mapping[str, 
 
 
 def counted_operations() -> FlopCounterMode:
-    """PyTorch's counter, which does not know its own attention on CPUs."""
+    """PyTorch's counter, with formulas for its attention on CPUs, which it would count as 0 operations."""
     aten = torch.ops.aten
     formulas = {
         aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
@@ -39,16 +43,16 @@ def counted_operations() -> FlopCounterMode:
 
 
 def peak_of_products(config: VanillaConfig, rows: int, dtype: torch.dtype) -> float:
-    """Additions and multiplications per second, in products of the sizes that the model's layers have."""
+    """Additions and multiplications per second on the CPU, in products of the sizes that the model's layers have."""
     width, inner, vocabulary = config.d_model, config.d_ff, config.vocab_size
     shapes = [(rows, width, width), (rows, width, inner), (rows, inner, width)]
-    shapes.append((max(1, min(rows, LOGITS_IN_A_CHUNK // vocabulary)), width, vocabulary))
+    shapes.append((max(1, min(rows, logits_at_once(torch.device("cpu")) // vocabulary)), width, vocabulary))
     seconds = sum(_seconds_of_product(*shape, dtype=dtype) for shape in shapes)
     return sum(2 * a * b * c for a, b, c in shapes) / seconds
 
 
 def _seconds_of_product(rows: int, inner: int, columns: int, dtype: torch.dtype) -> float:
-    """The shortest of some trials, into memory that is there already."""
+    """The shortest of some trials. The result goes into memory that was allocated before."""
     left, right = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
     product = torch.empty(rows, columns, dtype=dtype)
     seconds = []

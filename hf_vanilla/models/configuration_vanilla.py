@@ -1,5 +1,6 @@
 """The configuration of the Transformer of "Attention Is All You Need" (Vaswani et al., 2017)."""
 
+from dataclasses import field, fields
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -39,8 +40,9 @@ class VanillaConfig(PreTrainedConfig):
         d_ff: Width of the hidden layer of the feed-forward networks (3.3).
         activation_function: Non-linearity of the feed-forward networks, by its name in transformers (3.3).
         position_embedding_type: "sinusoidal" (3.5) or "learned" (Table 3, row E).
-        max_position_embeddings: Longest sequence that learned positions can count. None means 1,024 of them, and no
-            limit for sinusoidal positions, which need none.
+        max_position_embeddings: The longest sequence. With learned positions it is their number, 1,024 unless given.
+            Sinusoidal positions have no longest sequence: unless given, the configuration then has no such attribute,
+            like T5's. Many tools compare it with a length wherever a configuration has it, so it must not be None.
         norm_first: False normalises after each residual sum (3.1). True normalises the input of each sub-layer, and
             the output of each stack once more (pre-norm; not in the paper).
         layer_norm_eps: What layer normalisation adds to the variance.
@@ -82,7 +84,9 @@ class VanillaConfig(PreTrainedConfig):
     d_ff: int = 2048
     activation_function: str = "relu"
     position_embedding_type: str = "sinusoidal"
-    max_position_embeddings: int | None = None
+    # A default value would become an attribute of the class, which every instance then has; a factory's does not.
+    # compare=False: the `__eq__` that dataclasses write for subclasses would fail where the attribute is absent.
+    max_position_embeddings: int | None = field(default_factory=lambda: None, compare=False)
     norm_first: bool = False
     layer_norm_eps: float = 1e-5
     dropout: float | int = 0.1
@@ -92,7 +96,7 @@ class VanillaConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     is_encoder_decoder: bool = True
-    # Beam search of transformers fills with <eos> what it should fill with padding of id 0, so padding has another id.
+    # The padding id is not 0: transformers' beam search treats 0 like None, and pads finished sentences with <eos>.
     bos_token_id: int | None = 0
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
@@ -102,9 +106,28 @@ class VanillaConfig(PreTrainedConfig):
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_kv = self.d_model // self.num_heads if self.d_kv is None else self.d_kv
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        if self.position_embedding_type == "learned" and self.max_position_embeddings is None:
+        if self.position_embedding_type == "learned" and not hasattr(self, "max_position_embeddings"):
             self.max_position_embeddings = 1024
         super().__post_init__(**kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`max_position_embeddings = None` removes the attribute."""
+        if name == "max_position_embeddings" and value is None:
+            self.__dict__.pop(name, None)
+        else:
+            super().__setattr__(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares all fields, as dataclasses do, but a field may be absent."""
+        names = [entry.name for entry in fields(self)]
+        return type(other) is type(self) and all(getattr(self, n, None) == getattr(other, n, None) for n in names)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers, but `kwargs` may also set a field that is absent (there, it would be ignored)."""
+        own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PreTrainedConfig)}
+        given = {name: kwargs.pop(name) for name in own & kwargs.keys()}
+        return super().from_dict(config_dict | given, **kwargs)
 
     def validate_architecture(self) -> None:
         """Refuse what cannot be built. Called by transformers whenever a configuration is made or saved."""
@@ -135,7 +158,7 @@ class VanillaConfig(PreTrainedConfig):
                 heads = f"num_heads ({self.num_heads})"
                 raise ValueError(f"d_model ({self.d_model}) must be divisible by {heads}, or {size} must be given")
         for size in ("d_kv", "d_v", "max_position_embeddings"):
-            if getattr(self, size) is not None and getattr(self, size) <= 0:
+            if hasattr(self, size) and getattr(self, size) <= 0:
                 raise ValueError(f"{size} ({getattr(self, size)}) must be positive")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model ({self.d_model}) must be even: sinusoidal positions pair a sine with a cosine")

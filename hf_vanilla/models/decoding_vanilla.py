@@ -101,7 +101,7 @@ class IncrementalDecoder:
         """As `VanillaStack.embed`, with positions that are computed for some steps ahead."""
         states = self.embedding(tokens)
         if self.steps == len(self.positions):
-            left = (self.decoder.config.max_position_embeddings or math.inf) - self.steps
+            left = getattr(self.decoder.config, "max_position_embeddings", math.inf) - self.steps
             nothing = states.new_zeros(1, max(1, min(POSITIONS_AT_ONCE, left)), states.shape[-1])
             more = self.decoder.embed(None, nothing, None, None, self.steps)[0]
             self.positions = torch.cat([self.positions, more])

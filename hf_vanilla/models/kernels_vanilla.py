@@ -125,10 +125,16 @@ def linear_maps(projections: Sequence[Any], rows: int) -> Callable[[Tensor], Seq
 
 
 def is_plain_linear(module: nn.Module) -> bool:
-    """Whether calling a module is a product with its weight, and nothing else."""
-    is_hooked = module._forward_pre_hooks or module._forward_hooks
-    is_replaced = type(module) is not nn.Linear or "forward" in vars(module)
-    return not is_replaced and not is_hooked and type(module.weight) is nn.Parameter
+    """
+    Whether a call of this module is exactly a product with its `weight`, which may then be used without the call.
+
+    Anything else has to be called: layers of another class (adapters, quantised ones), hooks (which may gather or move
+    the weight first), a replaced `forward`, and weights of another class (DTensor, quantised ones).
+    """
+    if type(module) is not nn.Linear or "forward" in vars(module) or type(module.weight) is not nn.Parameter:
+        return False
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return not any(hooks)
 
 
 def _product_with(weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:

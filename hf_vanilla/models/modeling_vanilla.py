@@ -32,6 +32,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import VanillaGenerationMixin
+from .kernels_vanilla import is_plain_linear
 from .loss_vanilla import projected_cross_entropy
 
 IGNORED = -100  # the label of a position that the loss leaves out, as everywhere in transformers
@@ -331,9 +332,9 @@ class VanillaStack(VanillaPreTrainedModel):
         )
 
     def _check_length(self, length: int, past_length: int | Tensor) -> None:
-        limit = self.config.max_position_embeddings
         if self.config.position_embedding_type != "learned" or isinstance(past_length, Tensor):
             return  # a static cache counts on the device, where a look would cost more than the step
+        limit = self.config.max_position_embeddings
         if past_length + length > limit:
             raise ValueError(
                 f"a sequence of {past_length + length} tokens is longer than the {limit} learned positions: shorten "
@@ -535,7 +536,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
             logits_to_keep: How many logits to compute, counted from the end, or at which positions; 0 means all.
             num_items_in_batch: How many labels the whole optimiser step has, on all devices and in all accumulated
                 batches: what the sum of losses is divided by. The number of labels here if not given.
-            skip_logits: Return the loss alone, which then takes much less memory and time.
+            skip_logits: With labels, return no logits. If `lm_head` is an ordinary linear layer without bias, the loss
+                then takes much less memory and time, because the logits of the whole batch never exist.
 
         The other arguments are those of `VanillaModel.forward`.
         """
@@ -560,10 +562,11 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden_states = outputs.last_hidden_state[:, kept]
         skip_logits = skip_logits and labels is not None
-        logits = None if skip_logits else self.lm_head(hidden_states)  # (B, T, D) -> (B, T, N)
+        is_fused = skip_logits and is_plain_linear(self.lm_head) and self.lm_head.bias is None
+        logits = None if is_fused else self.lm_head(hidden_states)  # (B, T, D) -> (B, T, N)
         loss = None if labels is None else self._loss(hidden_states, logits, labels, num_items_in_batch)
         states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **states)
+        return Seq2SeqLMOutput(loss=loss, logits=None if skip_logits else logits, **states)
 
     def _loss(
         self, hidden_states: Tensor, logits: Tensor | None, labels: Tensor, num_items_in_batch: int | Tensor | None

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from .decoding_vanilla import IncrementalDecoder
+from .loss_vanilla import logits_at_once
 
-LOGITS_AT_ONCE = 2_000_000  # so that they stay in the processor's cache
+CPU_LOGITS = 2_000_000  # at a time, so that they stay in the processor's cache
 LOGITS_IN_A_GROUP = 64  # PyTorch's topk does not sort all values if there are 64 times as many as are wanted
 # Numbers of sentences are filled up to a multiple of this with finished ones: for each new number of rows oneDNN
 # prepares itself, which takes as long as some steps of the search.
@@ -188,7 +189,7 @@ def best_continuations(
 
     Returns the scores with the next token, the hypotheses that it belongs to, and the token.
     """
-    size = max(1, LOGITS_AT_ONCE // (decoder.vocab_size * tokens.shape[1]))
+    size = max(1, logits_at_once(tokens.device, on_cpu=CPU_LOGITS) // (decoder.vocab_size * tokens.shape[1]))
     parts = zip(decoder.states(tokens).split(size), scores.split(size), strict=True)
     found = [most_probable(decoder.logits(states), of_states, number) for states, of_states in parts]
     best, places = (torch.cat(part) for part in zip(*found, strict=True))

@@ -33,6 +33,7 @@ def check_same(
 ) -> None:
     with torch.no_grad():
         assert_close(loaded.eval()(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+        assert_close(loaded(**batch, skip_logits=True).loss, model(**batch, skip_logits=True).loss)
     batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
     assert torch.equal(loaded.generate(**batch, max_new_tokens=6), model.generate(**batch, max_new_tokens=6))
 
@@ -130,7 +131,7 @@ def test_tensor_parallel_model_computes_the_same_with_half_of_each_matrix_on_eit
     ("job", "tied"),
     [
         ("shard_by_layer", True),
-        ("shard_with_accelerate", True),
+        ("shard_with_accelerate", False),  # test_launchers.py has it with tied matrices
         # transformers 5.23 ties after it has sharded: from the second step on, the tied matrices would be stale.
         ("shard_by_plan", False),
     ],

@@ -1,6 +1,7 @@
 """What cannot be built is refused with the value and its limit; whatever is accepted works."""
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,16 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import HealthCheck, given, settings
-from transformers import AutoConfig
+from transformers import (
+    AutoConfig,
+    BartConfig,
+    M2M100Config,
+    MarianConfig,
+    MT5Config,
+    PegasusConfig,
+    PreTrainedConfig,
+    T5Config,
+)
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 
@@ -57,6 +67,81 @@ def test_a_wrong_type_is_refused_with_the_name_of_its_field(values: dict[str, ob
 def test_heads_need_not_divide_the_model_when_their_sizes_are_given() -> None:
     config = VanillaConfig(d_model=500, d_kv=64, d_v=32)
     assert (config.head_dim, config.d_v, config.hidden_size, config.num_hidden_layers) == (64, 32, 500, 6)
+
+
+def test_only_learned_positions_have_a_longest_sequence_unless_one_is_given(tmp_path: Path) -> None:
+    config = VanillaConfig()
+    assert not hasattr(config, "max_position_embeddings")
+    assert "max_position_embeddings" not in config.to_dict()
+    config.max_position_embeddings = 64
+    assert config != VanillaConfig()
+    assert config == VanillaConfig(max_position_embeddings=64)
+    config.max_position_embeddings = None
+    assert not hasattr(config, "max_position_embeddings")
+    assert config == VanillaConfig(max_position_embeddings=None) == copy.deepcopy(config)
+    with pytest.raises(StrictDataclassError, match="max_position_embeddings"):
+        config.max_position_embeddings = "64"
+
+    class Subclass(VanillaConfig):
+        model_type = "subclass"
+
+    assert Subclass() == Subclass()
+
+    config.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    written = json.loads(file.read_text())
+    assert "max_position_embeddings" not in written
+    file.write_text(json.dumps(written | {"max_position_embeddings": None}))  # as earlier versions wrote it
+    assert not hasattr(AutoConfig.from_pretrained(tmp_path), "max_position_embeddings")
+    assert AutoConfig.from_pretrained(tmp_path, max_position_embeddings=64).max_position_embeddings == 64
+    assert AutoConfig.from_pretrained(tmp_path, position_embedding_type="learned").max_position_embeddings == 1024
+
+
+def context_length(config: PreTrainedConfig) -> float:
+    """As servers derive it: the least of all limits that a configuration has."""
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+    return min([getattr(config, name) for name in names if hasattr(config, name)], default=float("inf"))
+
+
+READS: dict[str, Callable[[PreTrainedConfig], object]] = {
+    "transformers' run_translation.py": lambda config: (
+        hasattr(config, "max_position_embeddings")
+        and not hasattr(config, "relative_attention_max_distance")
+        and config.max_position_embeddings < 1024
+    ),
+    "transformers' run_summarization.py": lambda config: (
+        hasattr(config, "max_position_embeddings") and config.max_position_embeddings < 512
+    ),
+    "with a default": lambda config: max(getattr(config, "max_position_embeddings", 2048), 0),
+    "the other's length": lambda config: min(512, getattr(config, "max_position_embeddings", 512)) > 0,
+    "context length": lambda config: context_length(config) > 0,
+    "size of a head": lambda config: config.hidden_size // config.num_attention_heads,
+    "cache": lambda config: 2 * config.num_hidden_layers * config.hidden_size,
+    "logits": lambda config: config.vocab_size * config.d_model,
+    "padding": lambda config: 0 <= config.pad_token_id < config.vocab_size,
+}
+CONFIGURATIONS = [
+    *(MarianConfig(), BartConfig(), T5Config(), MT5Config(), PegasusConfig(), M2M100Config()),
+    *(VanillaConfig(), VanillaConfig(position_embedding_type="learned"), VanillaConfig(max_position_embeddings=None)),
+]
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+def test_other_tools_read_our_configuration_like_those_of_transformers(
+    read: Callable[[PreTrainedConfig], object],
+) -> None:
+    assert len({type(read(config)) for config in CONFIGURATIONS}) == 1
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_no_field_is_none_that_transformers_models_answer(positions: str) -> None:
+    config = VanillaConfig(position_embedding_type=positions)
+    others = [config for config in CONFIGURATIONS if not isinstance(config, VanillaConfig)]
+    names = {*dir(config), *config.attribute_map}
+    unanswered = {name for name in names if hasattr(config, name) and getattr(config, name) is None}
+    for other in others:
+        answered = {name for name in unanswered if getattr(other, name, None) is not None}
+        assert not answered, type(other).__name__
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

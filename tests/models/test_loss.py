@@ -1,4 +1,4 @@
-"""The loss that never holds all logits is the loss that does."""
+"""The loss and its gradients are the same whether all logits exist at once or only some of them at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.models import loss_vanilla
-from hf_vanilla.models.loss_vanilla import projected_cross_entropy
+from hf_vanilla.models.kernels_vanilla import is_plain_linear
+from hf_vanilla.models.loss_vanilla import logits_at_once, projected_cross_entropy
 
 MakeModel = Callable[..., VanillaForConditionalGeneration]
 
@@ -38,7 +39,7 @@ def with_gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
 
 @pytest.fixture(params=[11, 55, 10_000], ids=["token by token", "chunks of 5", "one chunk"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_vanilla, "LOGITS_IN_A_CHUNK", request.param)
+    monkeypatch.setattr(loss_vanilla, "logits_at_once", lambda device: request.param)
 
 
 @pytest.mark.usefixtures("chunk")
@@ -93,6 +94,13 @@ def test_nothing_but_ignored_labels_costs_and_teaches_nothing() -> None:
         assert not found.any()
 
 
+def test_second_derivatives_are_refused_instead_of_being_zero() -> None:
+    states, weight, labels = drawn()
+    loss = projected_cross_entropy(states, weight, labels, IGNORED, 0.1)
+    with pytest.raises(NotImplementedError, match=r"skip_logits=True has no second derivatives.*skip_logits=False"):
+        torch.autograd.grad(loss, states, create_graph=True)
+
+
 class LargestTensor(TorchDispatchMode):
     """Sees what every operation returns."""
 
@@ -110,7 +118,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_no_more_than_a_chunk_of_logits_ever_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_vanilla, "LOGITS_IN_A_CHUNK", 20_000)
+    monkeypatch.setattr(loss_vanilla, "logits_at_once", lambda device: 20_000)
     states, weight = torch.randn(900, 8, requires_grad=True), torch.randn(1_000, 8, requires_grad=True)
     labels = torch.randint(1_000, (900,))
     with LargestTensor() as largest:
@@ -119,6 +127,15 @@ def test_no_more_than_a_chunk_of_logits_ever_exists(monkeypatch: pytest.MonkeyPa
     with LargestTensor() as largest:
         from_all_logits(states, weight, labels, 0.1).backward()
     assert largest.elements == 900_000
+
+
+def test_the_device_of_the_states_decides_how_many_logits_exist_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logits_at_once(torch.device("cuda", 1)) >= 10 * logits_at_once(torch.device("cpu"))
+    asked: list[torch.device] = []
+    monkeypatch.setattr(loss_vanilla, "logits_at_once", lambda device: asked.append(device) or 20)
+    states, weight, labels = drawn()
+    projected_cross_entropy(states, weight, labels, IGNORED)
+    assert asked == [states.device]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -145,3 +162,94 @@ def test_without_labels_there_are_logits_all_the_same(make_model: MakeModel, rag
     source = {name: ragged[name] for name in ("input_ids", "attention_mask")}
     target = {"decoder_input_ids": ragged["input_ids"]}
     assert model(**source, **target, skip_logits=True).logits is not None
+
+
+def with_bias(head: nn.Linear) -> nn.Module:
+    head.bias = nn.Parameter(torch.randn(head.out_features))
+    return head
+
+
+def wrapped(head: nn.Linear) -> nn.Module:
+    return nn.Sequential(head, nn.Softsign())
+
+
+class Sharpened(nn.Linear):
+    """A subclass, as adapters have it."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return 2 * super().forward(states)
+
+
+def of_another_class(head: nn.Linear) -> nn.Module:
+    other = Sharpened(head.in_features, head.out_features, bias=False)
+    other.weight = head.weight
+    return other
+
+
+class HalfStored(Tensor):
+    """A weight whose numbers are not what it multiplies with, as quantised ones have it."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is nn.functional.linear:
+            return 2 * function(args[0], args[1].as_subclass(Tensor), *args[2:])
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def with_another_weight(head: nn.Linear) -> nn.Module:
+    head.weight = nn.Parameter(head.weight.detach().as_subclass(HalfStored))
+    return head
+
+
+def with_another_forward(head: nn.Linear) -> nn.Module:
+    forward = head.forward
+    head.forward = lambda states: 2 * forward(states)
+    return head
+
+
+def hooked(register: str, hook: Callable[..., Any]) -> Callable[[nn.Linear], nn.Module]:
+    def change(head: nn.Linear) -> nn.Module:
+        getattr(head, register)(hook)
+        return head
+
+    return change
+
+
+HEADS = {
+    "bias": with_bias,
+    "wrapped": wrapped,
+    "subclass": of_another_class,
+    "tensor subclass": with_another_weight,
+    "replaced forward": with_another_forward,
+    "forward hook": hooked("register_forward_hook", lambda head, inputs, logits: 2 * logits),
+    "pre-hook": hooked("register_forward_pre_hook", lambda head, inputs: (2 * inputs[0],)),
+    "backward hook": hooked("register_full_backward_hook", lambda head, inputs, outputs: (2 * inputs[0],)),
+    "backward pre-hook": hooked("register_full_backward_pre_hook", lambda head, outputs: (2 * outputs[0],)),
+}
+
+
+@pytest.mark.parametrize("change", HEADS.values(), ids=HEADS.keys())
+def test_a_head_that_does_more_than_multiply_is_called_whether_logits_are_skipped_or_not(
+    make_model: MakeModel, ragged: dict[str, Tensor], change: Callable[[nn.Linear], nn.Module]
+) -> None:
+    model = make_model(tie_word_embeddings=False)
+    plain = model(**ragged, skip_logits=True).loss
+    first = model.model.encoder.embed_tokens.weight
+    plain_gradient = torch.autograd.grad(plain, first)[0]
+    model.lm_head = change(model.lm_head)
+    usual, short = model(**ragged), model(**ragged, skip_logits=True)
+    assert short.logits is None
+    assert torch.equal(short.loss, usual.loss)
+    found, expected = (torch.autograd.grad(outputs.loss, first)[0] for outputs in (short, usual))
+    assert torch.equal(found, expected)
+    assert not torch.allclose(expected, plain_gradient)  # the change does something
+
+
+@pytest.mark.parametrize(("change", "expected"), [(lambda head: head, 1), (with_bias, 0), (with_another_forward, 0)])
+def test_compiled_models_know_a_plain_head_too(change: Callable[[nn.Linear], nn.Module], expected: int) -> None:
+    torch._dynamo.reset()
+    head = change(nn.Linear(6, 11, bias=False))
+    compiled = torch.compile(
+        lambda states: states + (is_plain_linear(head) and head.bias is None), fullgraph=True, backend="eager"
+    )
+    assert compiled(torch.zeros(1)) == expected

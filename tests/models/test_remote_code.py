@@ -1,6 +1,8 @@
 """A saved model loads and generates where this package is not installed: its code lies beside its weights."""
 
 import json
+import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import dynamic_module_utils
 
 from hf_vanilla import VanillaForConditionalGeneration
 
@@ -88,3 +91,25 @@ def test_the_code_that_travels_imports_nothing_else_of_ours() -> None:
             if line.lstrip().startswith(("import hf_vanilla", "from hf_vanilla", "from .")):
                 module = line.split()[1]
                 assert module.removeprefix(".") in names, f"{file.name}: {line}"
+
+
+VERSIONS = {"my model (v2)": 0, "a+b": 1, "a=b": 1, "modèle": 2, "modéle": 3}
+
+
+def test_versions_of_the_code_work_side_by_side_from_folders_of_any_name(
+    make_model: Callable[..., VanillaForConditionalGeneration], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    make_model().save_pretrained(tmp_path / "saved")
+    losses = []
+    for name, version in VERSIONS.items():
+        shutil.copytree(tmp_path / "saved", tmp_path / name)
+        code = tmp_path / name / "loss_vanilla.py"
+        code.write_text(code.read_text().replace("return loss, states", f"return loss + {1000 * version}, states"))
+        model = dynamic_module_utils.get_class_from_dynamic_module("modeling_vanilla.VanillaModel", tmp_path / name)
+        losses.append(sys.modules[model.__module__.replace("modeling", "loss")])
+    assert len({loss.NAMESPACE for loss in losses}) == len(VERSIONS)  # also where two folders have the same code
+    inputs = torch.ones(2, 3), torch.ones(5, 3), torch.zeros(2).long(), -100, 0.0, torch.float32, True
+    found = [float(loss.chunk_by_chunk(*inputs)[0]) for loss in losses]  # the operators that torch.compile calls
+    assert found == pytest.approx([2 * math.log(5) + 1000 * version for version in VERSIONS.values()])

@@ -83,7 +83,7 @@ def test_logits_in_parts(
     model = make_decided()
     expected, _ = theirs(model, sources, num_beams=5)
     model.lm_head.__class__ = Counting
-    monkeypatch.setattr(search_vanilla, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(search_vanilla, "CPU_LOGITS", at_once)
     assert torch.equal(model.generate(**sources, num_beams=5), expected)
     assert max(model.lm_head.rows[SENTENCES:]) == max(1, at_once // (5 * VOCAB))
 
