@@ -50,7 +50,6 @@ def may_use_our_search(model: Any, inputs: Tensor | None, settings: dict[str, An
         and settings.get("eos_token_id") is not None
         and settings.get("use_cache") is not False
         and (inputs is None or kwargs.keys().isdisjoint(SOURCES))
-        and source_of(inputs, kwargs) is not None
         and has_enough_continuations(model, settings)
         and suits_device(model, settings)
         and is_exactly_ours(model)
