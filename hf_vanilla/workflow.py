@@ -17,8 +17,9 @@ from .evaluation.curve import draw_learning_curve
 from .evaluation.metrics import References, report
 from .files import write_whole
 from .inference.translator import Translator
+from .messages import say
+from .run_directory import RECIPE, REPORT
 from .training.checkpoints import average_checkpoints
-from .training.progress import say
 from .training.recipe import Recipe, RecipeError, load_recipe
 from .training.run import train
 
@@ -45,7 +46,7 @@ def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     split = "test" if recipe.data.test else "validation"
     pairs, translations = translate_split(run, recipe, split)
     scores = score(recipe, translations, pairs)
-    write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
+    write_whole(run / REPORT, json.dumps({split: scores}, indent=1))
     present(run, [(p.source, found, p.target) for p, found in zip(pairs, translations, strict=True)][:3])
     return scores
 
@@ -64,7 +65,7 @@ def present(run: Path, samples: Sequence[Sample]) -> None:
 
 def measure(run: Path, split: str = "test") -> Scores:
     """The scores of a run on a split of its own recipe."""
-    recipe = load_recipe(run / "recipe.yaml")
+    recipe = load_recipe(run / RECIPE)
     pairs, translations = translate_split(run, recipe, split)
     return score(recipe, translations, pairs)
 
@@ -94,7 +95,7 @@ def scores_of(recipe: Recipe, translations: Sequence[str], references: Reference
 
 def average(run: Path, number: int, which: str) -> list[Path]:
     """Make the mean of the `last` or `best` checkpoints the weights of the run."""
-    recipe = load_recipe(run / "recipe.yaml")
+    recipe = load_recipe(run / RECIPE)
     return average_checkpoints(run, number, which, recipe.metric, recipe.greater_is_better)
 
 

@@ -116,8 +116,8 @@ def write_corpus(folder: Path, pairs: int) -> Path:
         "training": {"max_steps": 1},
     }
     (folder / "run").mkdir()
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder / "recipe.yaml"
+    (folder / "growth.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "growth.yaml"
 
 
 def first_batch(file: Path) -> Figures:

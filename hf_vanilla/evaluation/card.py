@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from ..files import write_whole
-from ..history import validation_scores
+from ..run_directory import CARD, RECIPE, REPORT, WEIGHTS, read_history, validation_scores
 
 PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
 Sample = tuple[Sequence[str], str, str]
@@ -23,9 +23,8 @@ Sample = tuple[Sequence[str], str, str]
 
 def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
     """Write `README.md` into the run directory, which is what the Hub shows."""
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    history = json.loads((run / "history.json").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
+    report = json.loads((run / REPORT).read_text(encoding="utf-8"))
     languages = [recipe["data"].get(f"{side}_language") for side in ("source", "target")]
     with as_file(files("hf_vanilla.evaluation") / "model_card.md") as template:
         card = ModelCard.from_template(
@@ -38,12 +37,12 @@ def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
             first_source=fenced(json.dumps(samples[0][0] if samples else ["..."])),
             results=[(split, metric, shown(value)) for split in report for metric, value in report[split].items()],
             samples=[[cell(text) for text in (" | ".join(parts), *texts)] for parts, *texts in samples],
-            history=validations(history),
-            recipe=fenced((run / "recipe.yaml").read_text(encoding="utf-8").strip()),
+            history=validations(read_history(run)),
+            recipe=fenced((run / RECIPE).read_text(encoding="utf-8").strip()),
             versions=f"Versions: python {platform.python_version()}, "
             + ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES),
         )
-    write_whole(run / "README.md", str(card))
+    write_whole(run / CARD, str(card))
 
 
 def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
@@ -72,7 +71,7 @@ def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, M
 
 
 def parameters_of(run: Path) -> int:
-    with safe_open(run / "model.safetensors", framework="pt") as weights:
+    with safe_open(run / WEIGHTS, framework="pt") as weights:
         names = list(weights.keys())
         return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
 

@@ -12,25 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..files import sync
-
-WEIGHTS = "model.safetensors"
-STATE = "trainer_state.json"
-MANIFEST = "manifest.json"
+from ..run_directory import MANIFEST, STATE, WEIGHTS, checkpoints_of, step_of
 
 
 class DamagedCheckpointError(ValueError):
     """A checkpoint is not what was saved. The message names the file."""
-
-
-def checkpoints_of(run: Path) -> list[Path]:
-    """From the first to the last."""
-    return sorted(
-        (path for path in run.glob("checkpoint-*") if path.name[len("checkpoint-") :].isdecimal()), key=step_of
-    )
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def manifest_of(checkpoint: Path, step: int) -> str:

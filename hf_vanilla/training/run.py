@@ -31,11 +31,13 @@ from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_cor
 from ..data.subword_dropout import SubwordDropout
 from ..data.tokenizer import train_tokenizer
 from ..files import write_whole
+from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from ..run_directory import DATA, HISTORY, RECIPE, TOKENIZER
 from .checkpoints import average_checkpoints
 from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
-from .progress import ProgressLines, say
+from .progress import ProgressLines
 from .recipe import Recipe, RecipeError, refuse_another_recipe
 from .saving import newest_whole_checkpoint, only_writer
 from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
@@ -133,15 +135,15 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
 
     What was begun with another recipe, and did not come to its end, is begun again.
     """
-    written, files = run / "recipe.yaml", {split: run / "data" / f"{split}.arrow" for split in ("train", "validation")}
+    written, files = run / RECIPE, {split: run / DATA / f"{split}.arrow" for split in ("train", "validation")}
     if all(file.exists() for file in files.values()):
         refuse_another_recipe(recipe, written)
     elif PartialState().is_main_process and written.exists() and written.read_text(encoding="utf-8") != recipe.text:
-        for file in (run / "tokenizer.json", *files.values()):
+        for file in (run / TOKENIZER, *files.values()):
             file.unlink(missing_ok=True)
     if PartialState().is_main_process:
         write_whole(written, recipe.text)
-    if not (run / "tokenizer.json").exists():
+    if not (run / TOKENIZER).exists():
         section = recipe.tokenizer
         tokenizer = train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
         tokenizer.save_pretrained(run)
@@ -230,4 +232,4 @@ def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:
             run, section.average_checkpoints, section.average, recipe.metric, recipe.greater_is_better
         )
         say(f"the model is the average of {', '.join(checkpoint.name for checkpoint in chosen)}")
-    write_whole(run / "history.json", json.dumps(trainer.state.log_history, indent=1))
+    write_whole(run / HISTORY, json.dumps(trainer.state.log_history, indent=1))

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import free_space, sync, write_whole
-from .checkpoints import MANIFEST, DamagedCheckpointError, checkpoints_of, manifest_of, verify
-from .progress import say
+from ..messages import say
+from ..run_directory import LOCK, MANIFEST, UNFINISHED, checkpoints_of
+from .checkpoints import DamagedCheckpointError, manifest_of, verify
 
 
 class SavingError(OSError):
@@ -28,7 +29,7 @@ class RunInUseError(RuntimeError):
 
 def unfinished(run: Path) -> Path:
     """Where what is not complete yet is written."""
-    return run / "unfinished"
+    return run / UNFINISHED
 
 
 def seal(folder: Path, step: int) -> None:
@@ -111,7 +112,7 @@ def only_writer(run: Path) -> Iterator[None]:
     """Keep other trainings from writing the same run; what an earlier one left unfinished is removed."""
     import fcntl
 
-    with (run / ".lock").open("a+", encoding="utf-8") as lock:
+    with (run / LOCK).open("a+", encoding="utf-8") as lock:
         try:
             # Unlike those of flock, these locks die with the process even if its workers live on for a moment.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

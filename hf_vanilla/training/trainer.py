@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
 from ..models.modeling_vanilla import IGNORED
-from .checkpoints import STATE
+from ..run_directory import STATE, checkpoint_of
 from .saving import explained, keep_newest, move_files, publish, seal, unfinished
 
 Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
@@ -145,7 +145,7 @@ class VanillaTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's, but nothing has the name of a checkpoint before it is complete."""
         step = self.state.global_step
-        aside, checkpoint = (folder / f"checkpoint-{step}" for folder in (unfinished(self.run), self.run))
+        aside, checkpoint = (checkpoint_of(folder, step) for folder in (unfinished(self.run), self.run))
         with explained(f"the checkpoint of step {step}", aside, self.run):
             self.is_saving = True
             try:
@@ -153,7 +153,7 @@ class VanillaTrainer(Seq2SeqTrainer):
             finally:
                 self.is_saving = False
             best = self.state.best_global_step
-            self.state.best_model_checkpoint = str(self.run / f"checkpoint-{best}") if best else None
+            self.state.best_model_checkpoint = str(checkpoint_of(self.run, best)) if best else None
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.state.save_to_json(str(aside / STATE))

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from hf_vanilla.run_directory import checkpoints_of
 from hf_vanilla.training.checkpoints import (
     DamagedCheckpointError,
     average_checkpoints,
     average_weights,
     best_checkpoints,
-    checkpoints_of,
     save_weights,
 )
 from hf_vanilla.training.saving import seal

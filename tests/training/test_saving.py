@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from trial_crashes import trainer_with_a_checkpoint
 
-from hf_vanilla.training.checkpoints import MANIFEST, DamagedCheckpointError, verify
+from hf_vanilla.run_directory import MANIFEST
+from hf_vanilla.training.checkpoints import DamagedCheckpointError, verify
 from hf_vanilla.training.saving import (
     RunInUseError,
     SavingError,
