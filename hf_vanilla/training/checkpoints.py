@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import sync
+from ..files import settle, sync
 from ..run_directory import MANIFEST, STATE, WEIGHTS, checkpoints_of, step_of
 
 
@@ -109,9 +109,9 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def save_weights(weights: dict[str, Tensor], folder: Path) -> None:
-    """Under another name first, so that the old weights are there until the new ones are."""
+    """Write under another name and rename, so that the old weights stay until the new ones are complete."""
     partial = folder / f"{WEIGHTS}.partial"
     save_file(weights, partial, metadata={"format": "pt"})
-    sync(partial)
+    settle(folder, [partial])
     partial.replace(folder / WEIGHTS)
     sync(folder)

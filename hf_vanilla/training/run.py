@@ -99,7 +99,10 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
         found = [newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None]
         checkpoint = broadcast_object_list(found)[0]
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            stop.restore_handlers()
         if stop.signal:
             raise TrainingStoppedError(stop.signal, trainer.state.global_step)
         trainer.save_model()
