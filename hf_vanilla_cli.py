@@ -134,7 +134,8 @@ def average(run: Path, last: int | None, best: int | None) -> None:
         from hf_vanilla import workflow
 
         chosen = workflow.average(run, last or best or 1, "last" if last else "best")
-    click.echo(f"{run} is now the average of {', '.join(path.name for path in chosen)}", err=True)
+    names = ", ".join(path.name for path in chosen)
+    click.echo(f"{run} is now the average of {names}; `hf-vanilla evaluate {run}` measures it", err=True)
 
 
 @main.command()

@@ -1,5 +1,6 @@
 """Writing files: whole or not at all, onto the disk, and with the modes that the user's umask gives."""
 
+import hashlib
 import os
 import shutil
 import stat
@@ -52,6 +53,11 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def free_space(path: Path) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 RECIPE = "recipe.yaml"  # what the run was started with: all keys, overrides included
 DATA = "data"  # a folder with the encoded pairs of each split
+PREPARED = "prepared.json"  # what text and which tokenizer the encoded pairs were made with
 HISTORY = "history.json"  # the log of the training
 REPORT = "report.json"  # scores, and the weights that they were measured with
 CARD = "README.md"
@@ -26,7 +27,39 @@ CHECKPOINT = "checkpoint-"  # followed by the step
 STATE = "trainer_state.json"  # in a checkpoint
 MANIFEST = "manifest.json"  # in a checkpoint
 
+LEFT_BY_A_START = {LOCK, UNFINISHED, f"{RECIPE}.partial", f"{PREPARED}.partial"}
+"""All that a training which is killed at its very start can leave."""
+
 TIMING = ("runtime", "samples_per_second", "steps_per_second")
+
+
+class NotARunError(FileExistsError):
+    """A directory that this package did not write, or not a directory at all."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether there is a recipe, and a file beside it that only this package writes."""
+    signs = [LOCK, PREPARED, HISTORY, *(f"{checkpoint.name}/{MANIFEST}" for checkpoint in checkpoints_of(folder))]
+    return (folder / RECIPE).is_file() and any((folder / sign).is_file() for sign in signs)
+
+
+def require_run(folder: Path) -> None:
+    """Refuse to change a directory that is not a run."""
+    if not is_run(folder):
+        raise NotARunError(f"{folder} is not a run directory of hf_vanilla: give one that `hf-vanilla train` has made")
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse to write a run into a directory with other contents. What a killed start leaves is not other contents."""
+    if folder.exists() and not folder.is_dir():
+        raise NotARunError(f"{folder} is a file: choose another --output")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if not (is_run(folder) or names <= LEFT_BY_A_START):
+        first = ", ".join(sorted(names - LEFT_BY_A_START)[:3])
+        raise NotARunError(
+            f"{folder} is not empty ({first}) and not a run directory of hf_vanilla: choose another --output; "
+            "nothing was changed"
+        )
 
 
 def checkpoints_of(run: Path) -> list[Path]:

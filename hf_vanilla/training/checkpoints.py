@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import settle, sync
+from ..files import settle, sha256_of, sync
 from ..run_directory import MANIFEST, STATE, WEIGHTS, checkpoints_of, step_of
 
 
@@ -23,7 +23,7 @@ def manifest_of(checkpoint: Path, step: int) -> str:
     """What a checkpoint consists of: size and checksum of every file."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     entries = {
-        str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
     return _with_checksum({"step": step, "files": entries})
 
@@ -39,13 +39,8 @@ def verify(checkpoint: Path) -> None:
             raise DamagedCheckpointError(f"{file} is missing")
         if file.stat().st_size != entry["size"]:
             raise DamagedCheckpointError(f"{file} has {file.stat().st_size} bytes instead of {entry['size']}")
-        if _sha256(file) != entry["sha256"]:
+        if sha256_of(file) != entry["sha256"]:
             raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _with_checksum(facts: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ from ..files import write_whole
 from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from ..run_directory import DATA, HISTORY, RECIPE, TOKENIZER
+from ..run_directory import DATA, HISTORY, RECIPE, TOKENIZER, refuse_foreign
 from .checkpoints import average_checkpoints
 from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
 from .progress import ProgressLines
@@ -85,6 +85,7 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         translate: Translates the validation sources, to see how good the model is.
         score: Compares these translations with the references.
     """
+    refuse_foreign(run)
     run.mkdir(parents=True, exist_ok=True)
     arguments = training_arguments(recipe, run)  # they also say how the processes meet: before anything asks for them
     with only_writer(run) if PartialState().is_main_process else nullcontext():
