@@ -18,8 +18,8 @@ from ..memory import keep_freed_memory, peak_memory
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..training.cpu import make_fast_on_cpu
+from ..training.preparation import prepare
 from ..training.recipe import load_recipe
-from ..training.run import prepare
 from .peak import counted_operations
 from .rounds import Figures, Row, in_a_fresh_process, measured_rows
 

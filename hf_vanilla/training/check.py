@@ -28,8 +28,9 @@ from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..run_directory import refuse_foreign
 from .cpu import make_fast_on_cpu
+from .preparation import Prepared, prepare
 from .recipe import Recipe
-from .run import Prepared, new_model, prepare, training_arguments
+from .run import new_model, training_arguments
 
 TIMED_STEPS = 3
 RARE = 5  # occurrences
