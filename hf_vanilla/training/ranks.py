@@ -44,19 +44,29 @@ class Ranks:
         """What the first rank gets from some work. The others wait, and fail if it fails."""
         if self.group is None:
             return work()
+        outcome, failure = self._work_and_tell(work) if self.rank == 0 else self._wait()
+        if failure:
+            raise RanksError(failure)
+        return outcome
+
+    def _work_and_tell(self, work: Callable[[], Any]) -> Sequence[Any]:
         message: list[Any] = [None, None]
         try:
-            if self.rank == 0:
-                message[0] = work()
+            message[0] = work()
         except BaseException as error:
             message[1] = f"rank 0 failed: {error or type(error).__name__}"
             raise
         finally:
             dist.broadcast_object_list(message, src=0, group=self.group)
-        outcome, failure = message
-        if failure:
-            raise RanksError(failure)
-        return outcome
+        return message
+
+    def _wait(self) -> Sequence[Any]:
+        message: list[Any] = [None, None]
+        try:
+            dist.broadcast_object_list(message, src=0, group=self.group)
+        except RuntimeError as error:
+            raise RanksError(f"rank 0 ended while rank {self.rank} waited for it; see what it said ({error})") from None
+        return message
 
     def must_agree(self, seen: Seen) -> None:
         """All ranks must see the same; each says which does not."""
