@@ -25,6 +25,7 @@ from trial_kills import command, what_was_learnt
 
 from hf_vanilla.data.corpus import read_pairs
 from hf_vanilla.models import generation_vanilla
+from hf_vanilla.training.preparation import checksum_of_tokenizer
 from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import train
 from hf_vanilla.training.stopping import SIGNALS, StopOnSignal
@@ -178,6 +179,21 @@ def nothing(model: Any, tokenizer: Any, sources: Sequence[Any]) -> list[str]:
 def small_recipe(**changes: object) -> Recipe:
     chosen = RECIPE | {key.replace("__", "."): value for key, value in changes.items()}
     return load_recipe(QUICKSTART, [f"{key}={value}" for key, value in chosen.items()])
+
+
+def test_a_run_without_its_data_goes_on_as_with_it(tmp_path: Path) -> None:
+    """Its text is encoded again, with the tokenizer that the checkpoints have."""
+    recipe = small_recipe(tokenizer__kind="bpe", tokenizer__vocab_size=300, training__save_steps=7)
+    train(recipe, tmp_path, nothing, lambda *_: {})
+    expected = weights_of(tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    shutil.rmtree(tmp_path / f"checkpoint-{STEPS}")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(RecipeError, match=r"training\.seed"):
+        train(small_recipe(training__seed=7), tmp_path, nothing, lambda *_: {})
+    train(recipe, tmp_path, nothing, lambda *_: {})
+    assert all(torch.equal(weights_of(tmp_path)[name], weight) for name, weight in expected.items())
+    assert checksum_of_tokenizer(AutoTokenizer.from_pretrained(tmp_path)) in (tmp_path / "prepared.json").read_text()
 
 
 def test_a_training_that_goes_on_saves_as_often_as_its_recipe_says_now(tmp_path: Path) -> None:
