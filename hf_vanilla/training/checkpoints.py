@@ -16,11 +16,11 @@ from ..run_directory import MANIFEST, STATE, WEIGHTS, checkpoints_of, step_of
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint is not what was saved. The message names the file."""
+    """A checkpoint is no longer what was saved. The message names the file."""
 
 
 def manifest_of(checkpoint: Path, step: int) -> str:
-    """What a checkpoint consists of: size and checksum of every file."""
+    """Step, and the size and checksum of every file of a checkpoint, as JSON with a checksum of its own."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     entries = {
         str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
@@ -29,7 +29,7 @@ def manifest_of(checkpoint: Path, step: int) -> str:
 
 
 def verify(checkpoint: Path) -> None:
-    """Compare a checkpoint with its manifest."""
+    """Raise DamagedCheckpointError unless all files of a checkpoint are as its manifest says."""
     manifest = _read_manifest(checkpoint / MANIFEST)
     if manifest["step"] != step_of(checkpoint):
         raise DamagedCheckpointError(f"{checkpoint / MANIFEST} is of step {manifest['step']}")
@@ -40,7 +40,7 @@ def verify(checkpoint: Path) -> None:
         if file.stat().st_size != entry["size"]:
             raise DamagedCheckpointError(f"{file} has {file.stat().st_size} bytes instead of {entry['size']}")
         if sha256_of(file) != entry["sha256"]:
-            raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
+            raise DamagedCheckpointError(f"{file} has another checksum than when it was saved")
 
 
 def _with_checksum(facts: dict[str, Any]) -> str:
@@ -58,12 +58,12 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedCheckpointError(f"{file} is not what was saved: {error}") from None
     if _with_checksum(facts) != text:
-        raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
+        raise DamagedCheckpointError(f"{file} has another checksum than when it was saved")
     return facts
 
 
 def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: bool) -> list[Path]:
-    """The checkpoints with the best validation, the best first."""
+    """The checkpoints with the best validation scores, the best first."""
     checkpoints = checkpoints_of(run)
     history = json.loads((checkpoints[-1] / STATE).read_text(encoding="utf-8"))["log_history"] if checkpoints else []
     scores = {entry["step"]: entry[f"eval_{metric}"] for entry in history if f"eval_{metric}" in entry}
@@ -72,20 +72,20 @@ def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: boo
 
 
 def average_checkpoints(run: Path, number: int, which: str, metric: str, greater_is_better: bool) -> list[Path]:
-    """Give the run the mean of the weights of its `last` checkpoints, or of its `best` by the metric."""
+    """Replace the weights of the run by the mean of its `last` checkpoints, or of the `best` ones by the metric."""
     best = which == "best"
     chosen = best_checkpoints(run, number, metric, greater_is_better) if best else checkpoints_of(run)[-number:]
     if best and not chosen and checkpoints_of(run):
         raise FileNotFoundError(
-            f"no checkpoint in {run} has a validation by {metric} of its own: have training.save_steps divide "
-            "training.eval_steps, or average the last"
+            f"no checkpoint in {run} was validated by {metric} at its step: choose training.eval_steps so that "
+            "validations and checkpoints meet (training.save_steps), or average the last"
         )
     save_weights(average_weights(chosen), run)
     return chosen
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of every weight, summed in float64 one checkpoint after the other."""
+    """The mean of every weight, summed in float64 with one checkpoint in memory at a time."""
     if not checkpoints:
         raise FileNotFoundError("there is no checkpoint to average; training.save_steps says when there will be")
     total: dict[str, Tensor] = {}

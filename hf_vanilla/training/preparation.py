@@ -94,9 +94,6 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
         refuse_another_text(recipe, run, before, record)
     if before and (is_begun or (before.sources == record.sources and is_written(recipe, run))):
         record.tokenizer, record.encoded = before.tokenizer, before.encoded
-    elif not is_begun:
-        for file in (run / TOKENIZER, *(encoded_file(run, split) for split in SPLITS)):
-            file.unlink(missing_ok=True)
     write_whole(run / RECIPE, recipe.text)
     record.write(run)
     make_tokenizer(recipe, run, record, is_begun)
@@ -130,7 +127,7 @@ def is_written(recipe: Recipe, run: Path) -> bool:
 
 
 def look_at_sources(recipe: Recipe, run: Path, before: Record | None) -> Record:
-    """What the corpora are now. Once all is encoded, they may also be gone."""
+    """What text the corpora have now. Once it is all encoded, their files may be gone."""
     known = before or Record()
     if is_encoded(run) and not known.sources:
         return known
@@ -140,14 +137,16 @@ def look_at_sources(recipe: Recipe, run: Path, before: Record | None) -> Record:
     except InvalidDataError as error:
         if not is_encoded(run):
             raise
-        refuse_another_recipe(recipe, run / RECIPE)  # text that cannot be compared must at least have the same names
+        refuse_another_recipe(
+            recipe, run / RECIPE
+        )  # the text cannot be compared: then at least its files have the same names
         say(f"{error}; going on with the pairs that were encoded before")
         return Record(known.sources, known.checksums)
     return Record(sources, checksums.used)
 
 
 def refuse_another_text(recipe: Recipe, run: Path, before: Record, now: Record) -> None:
-    """A run goes on only with the text that it began with, though it may lie elsewhere."""
+    """A run goes on only with the text that it began with, though its files may be elsewhere."""
     found = [
         f"data.{split}: {change}"
         for split in before.sources
@@ -168,19 +167,25 @@ def make_tokenizer(recipe: Recipe, run: Path, record: Record, is_begun: bool) ->
             f"{run} was begun with a tokenizer that is neither in {TOKENIZER} nor in a checkpoint any more: bring it "
             "back, or choose another --output"
         )
-    if place != run:
+    if place is None:
+        for split in SPLITS:  # what was encoded has the ids of another tokenizer
+            encoded_file(run, split).unlink(missing_ok=True)
+        record.encoded = {}
         section = recipe.tokenizer
-        tokenizer = (
-            AutoTokenizer.from_pretrained(place)
-            if place
-            else train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
-        )
-        aside = unfinished(run) / "tokenizer"
-        with explained("the tokenizer", aside, run):
-            tokenizer.save_pretrained(aside)
-            move_files(aside, run)
+        texts = texts_of(recipe.data.train)
+        save_tokenizer(train_tokenizer(texts, section.kind, section.vocab_size, section.lowercase), run)
+    elif place != run:
+        save_tokenizer(AutoTokenizer.from_pretrained(place), run)
     record.tokenizer = checksum_of_tokenizer(AutoTokenizer.from_pretrained(run))
     record.write(run)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: Path) -> None:
+    """Write all of its files or none."""
+    aside = unfinished(run) / "tokenizer"
+    with explained("the tokenizer", aside, run):
+        tokenizer.save_pretrained(aside)
+        move_files(aside, run)
 
 
 def place_of_tokenizer(run: Path, checksum: str | None) -> Path | None:
@@ -193,11 +198,11 @@ def place_of_tokenizer(run: Path, checksum: str | None) -> Path | None:
 
 
 def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
-    """Have the encoded pairs of a split in their place. Where they were deleted, they must become the same again."""
+    """Have the encoded pairs of a split in their file. If they were deleted, they must become the same again."""
     file, before = encoded_file(run, split), record.encoded.get(split)
     if file.exists():
         pairs = datasets.Dataset.from_file(str(file))
-        say(f"{split}: {len(pairs):,} pairs, as they were read into {file}")
+        say(f"{split}: {len(pairs):,} pairs, encoded before in {file}")
         record.encoded[split] = before or summary_of(pairs)
     else:
         limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
@@ -218,7 +223,7 @@ def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
 
 
 def checksum_of_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Of all that decides about the tokens of a text. How texts were padded or cut last is saved too, and is not."""
+    """SHA-256 of all that decides which tokens a text has; not of how the last texts were padded and truncated."""
     state = json.loads(tokenizer.backend_tokenizer.to_str()) | {"padding": None, "truncation": None}
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""How a training goes, line by line on stderr."""
+"""Progress of a training: lines on stderr."""
 
 import time
 from datetime import timedelta
@@ -12,7 +12,7 @@ from ..run_directory import validation_scores
 
 class ProgressLines(TrainerCallback):
     """
-    One line for each log of the Trainer, with what is left of the time.
+    One line for each log of the Trainer, with an estimate of the time that is left.
 
     Args:
         padding: The share of padding among the tokens of the batches.

@@ -1,8 +1,7 @@
 """
-The processes of a training, which transformers calls ranks: they wait for the first one, and all must see the same.
+The ranks of a training, that is, its processes: they wait for the first one, and check that all see the same.
 
-Nothing else would notice that they do not. Two ranks with different tokenizers or learning rates would train one model
-together without an error.
+Without this check, ranks with different tokenizers or learning rates would train one model together without an error.
 """
 
 import time
@@ -31,8 +30,8 @@ class Ranks:
     """
     All ranks of a training, or its only one.
 
-    They talk over the CPU and may wait for days. That needs no timeout: if a rank dies, its connections are closed, and
-    those who wait for it get an error at once.
+    They may wait for each other for days. A rank that dies still ends the others at once, as that closes its
+    connections.
     """
 
     def __init__(self) -> None:
@@ -109,7 +108,7 @@ def appears(file: Path) -> bool:
 
 
 def differences(seen: Sequence[Seen]) -> list[str]:
-    """What ranks see that the first one does not see so."""
+    """What ranks see differently from the first one."""
     first = seen[0]
     return [
         f"{name} is {shown(other, name)} on rank {rank}, but {shown(first, name)} on rank 0"
@@ -120,4 +119,4 @@ def differences(seen: Sequence[Seen]) -> list[str]:
 
 
 def shown(seen: Seen, name: str) -> str:
-    return f"{seen.get(name, 'not given')!s:.80}"
+    return f"{seen.get(name, 'not given')!s:.200}"

@@ -121,10 +121,10 @@ MAY_CHANGE = (
     *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
     *("training.dataloader_", "training.ddp_timeout"),
 )
-"""What a training can go on with after a change: beginnings of keys that decide nothing about its steps."""
+"""What may change when a training goes on: keys, or their beginnings, that have no effect on its steps."""
 
 WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
-"""Schedules of the learning rate that are the same however long a training is."""
+"""Schedules in which the learning rate of a step does not depend on the length of the training."""
 
 
 def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[str, ...] = ()) -> None:

@@ -66,13 +66,13 @@ DEFAULT_ARGUMENTS: dict[str, Any] = {
 
 def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreTrainedModel:
     """
-    Train what the recipe says into the directory `run`, or go on with what is there.
+    Train what the recipe says into the directory `run`, or go on with the training there.
 
     Args:
-        translate: Translates the validation sources, to see how good the model is.
+        translate: Translates the validation sources.
         score: Compares these translations with the references.
     """
-    arguments = training_arguments(recipe, run)  # first of all: they say how the ranks of a training meet
+    arguments = training_arguments(recipe, run)  # first, as they also set how ranks connect
     set_seed(arguments.seed)
     ranks = Ranks()
     with ExitStack() as held:
@@ -100,7 +100,7 @@ def prepare_together(recipe: Recipe, run: Path, ranks: Ranks, held: ExitStack) -
     Have the first rank prepare the run directory, and all ranks read it.
 
     Args:
-        held: Where the first rank leaves the lock of the run.
+        held: Keeps the run locked until it is closed.
     """
 
     def begin() -> None:

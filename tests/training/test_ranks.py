@@ -68,7 +68,7 @@ def test_differences_are_named_with_rank_and_values() -> None:
     assert differences([same, same | {"more": 1}]) == ["more is 1 on rank 1, but not given on rank 0"]
     assert len(differences([same, {"recipe": "b", "pairs": 6}, {"recipe": "c", "pairs": 6}])) == 4
     assert differences([{"text": "x" * 999}, {"text": "y" * 999}]) == [
-        f"text is {'y' * 80} on rank 1, but {'x' * 80} on rank 0"
+        f"text is {'y' * 200} on rank 1, but {'x' * 200} on rank 0"
     ]
 
 
