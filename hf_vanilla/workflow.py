@@ -83,7 +83,7 @@ def measure(run: Path, split: str = "test") -> Scores:
 def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], list[str]]:
     corpora = {"test": recipe.data.test, "validation": recipe.data.validation}[split]
     if not corpora:
-        raise InvalidDataError(f"{run / 'recipe.yaml'}: has no data.{split}; measure another split")
+        raise InvalidDataError(f"{run / RECIPE}: has no data.{split}; measure another split")
     pairs = list(read_pairs(corpora))
     return pairs, Translator.from_pretrained(run).translate([pair.source for pair in pairs])
 

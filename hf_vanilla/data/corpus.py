@@ -124,7 +124,7 @@ class HubDataset:
     target: Column
     name: str | None = None
     split: str = "train"
-    revision: str | None = None
+    revision: str | None = None  # a commit, branch or tag on the Hub
 
     def __iter__(self) -> Iterator[Pair]:
         import datasets
