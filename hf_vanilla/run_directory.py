@@ -28,7 +28,7 @@ STATE = "trainer_state.json"  # in a checkpoint
 MANIFEST = "manifest.json"  # in a checkpoint
 
 LEFT_BY_A_START = {LOCK, UNFINISHED, f"{RECIPE}.partial", f"{PREPARED}.partial"}
-"""All that a training which is killed at its very start can leave."""
+"""All that a training which is killed at its very start can leave. The lock comes first."""
 
 TIMING = ("runtime", "samples_per_second", "steps_per_second")
 
@@ -54,8 +54,9 @@ def refuse_foreign(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise NotARunError(f"{folder} is a file: choose another --output")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if not (is_run(folder) or names <= LEFT_BY_A_START):
-        first = ", ".join(sorted(names - LEFT_BY_A_START)[:3])
+    is_new = not names or LOCK in names <= LEFT_BY_A_START
+    if not (is_new or is_run(folder)):
+        first = ", ".join(sorted(names)[:3])
         raise NotARunError(
             f"{folder} is not empty ({first}) and not a run directory of hf_vanilla: choose another --output; "
             "nothing was changed"

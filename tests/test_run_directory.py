@@ -35,7 +35,8 @@ def test_no_other_module_writes_a_name_of_the_run_directory() -> None:
         ["checkpoint-5/model.safetensors", "trainer_state.json"],  # another training
         [".lock", "notes.txt"],
         ["checkpoint-5/manifest.json", ".lock"],
-        ["unfinished/thoughts.txt", "a"],
+        ["unfinished/thoughts.txt"],
+        ["recipe.yaml.partial"],
     ],
     ids=", ".join,
 )
@@ -69,6 +70,7 @@ def nothing(*_: object) -> Any:
         [],
         [".lock"],  # killed before anything else was written
         [".lock", "recipe.yaml.partial"],
+        [".lock", "unfinished/seen-1"],
         [".lock", "recipe.yaml"],
         [".lock", "recipe.yaml", "tokenizer.json", "data/train.arrow.partial"],
         ["recipe.yaml", "history.json", "model.safetensors"],  # copied without what begins with a dot
