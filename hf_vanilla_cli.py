@@ -41,6 +41,7 @@ def working() -> Iterator[None]:
     from hf_vanilla.data.errors import InvalidDataError
     from hf_vanilla.memory import keep_freed_memory
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
+    from hf_vanilla.training.ranks import RanksError
     from hf_vanilla.training.recipe import RecipeError
     from hf_vanilla.training.saving import RunInUseError
     from hf_vanilla.training.stopping import TrainingStoppedError
@@ -51,7 +52,7 @@ def working() -> Iterator[None]:
     try:
         yield
     except (
-        *(InvalidDataError, RecipeError, TrainingDivergedError, DamagedCheckpointError, RunInUseError),
+        *(InvalidDataError, RecipeError, TrainingDivergedError, DamagedCheckpointError, RunInUseError, RanksError),
         OSError,
     ) as error:
         raise click.ClickException(str(error)) from None
@@ -134,7 +135,8 @@ def average(run: Path, last: int | None, best: int | None) -> None:
         from hf_vanilla import workflow
 
         chosen = workflow.average(run, last or best or 1, "last" if last else "best")
-    click.echo(f"{run} is now the average of {', '.join(path.name for path in chosen)}", err=True)
+    names = ", ".join(path.name for path in chosen)
+    click.echo(f"{run} is now the average of {names}; `hf-vanilla evaluate {run}` measures it", err=True)
 
 
 @main.command()

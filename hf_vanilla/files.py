@@ -1,12 +1,17 @@
-"""How files are written."""
+"""Writing files: whole or not at all, onto the disk, and with the modes that the user's umask gives."""
 
+import hashlib
 import os
 import shutil
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from errno import EINVAL, ENOTSUP
 from pathlib import Path
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Under another name first: whoever reads `file` finds all of it, or what was there before."""
+    """Write under another name and rename: whoever reads `file` finds all of the new text, or all of the old one."""
     partial = file.with_name(f"{file.name}.partial")
     partial.write_text(text, encoding="utf-8")
     sync(partial)
@@ -14,16 +19,48 @@ def write_whole(file: Path, text: str) -> None:
     sync(file.parent)
 
 
+def settle(folder: Path, paths: Iterable[Path]) -> None:
+    """
+    Finish files of `folder` that a library wrote: they get the mode of any new file there, and reach the disk.
+
+    Without this, the weights that safetensors writes could be read by their owner only.
+    """
+    mode = usual_mode(folder)
+    for path in paths:
+        if path.is_file() and stat.S_IMODE(path.stat().st_mode) != mode:
+            with suppress(OSError):  # the file belongs to another user, or its file system has no modes
+                path.chmod(mode)
+        sync(path)
+
+
+def usual_mode(folder: Path) -> int:
+    """The mode of new files in a folder. Tried out, as asking for the umask would change it for other threads."""
+    probe = folder / ".mode"
+    probe.touch()
+    try:
+        return stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        probe.unlink()
+
+
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, reach the disk."""
+    """Have a file, or the list of names in a folder, reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (EINVAL, ENOTSUP):  # some network file systems cannot do it for folders
+            raise
     finally:
         os.close(descriptor)
 
 
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def free_space(path: Path) -> int:
-    """Bytes that are free where something is, or would be."""
+    """Free bytes on the disk of a path that need not exist yet."""
     absolute = path.absolute()
     return shutil.disk_usage(next(place for place in (absolute, *absolute.parents) if place.exists())).free

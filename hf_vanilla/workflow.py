@@ -1,6 +1,5 @@
 """What takes several stages: train a recipe and measure it, measure a run again, average its checkpoints."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from .data.corpus import Pair, read_pairs
 from .data.errors import InvalidDataError
-from .evaluation.card import Sample, write_card
+from .evaluation.card import write_card
 from .evaluation.curve import draw_learning_curve
+from .evaluation.measurements import Measurement, Sample, add_to_report, weights_of
 from .evaluation.metrics import References, report
-from .files import write_whole
 from .inference.translator import Translator
+from .messages import say
+from .run_directory import RECIPE, require_run
 from .training.checkpoints import average_checkpoints
-from .training.progress import say
 from .training.recipe import Recipe, RecipeError, load_recipe
 from .training.run import train
+from .training.saving import only_writer
 
 Scores = dict[str, float | str]
 
+SAMPLES = 3  # in the report and in the card
+
 
 def check_scores(recipe: Recipe) -> None:
-    """Score a line, to know before a training whether there are the metrics that it asks for."""
+    """Score a line, so that a metric that does not exist is found before the training and not after it."""
     try:
         scores = scores_of(recipe, ["a line"], ["a line"])
     except ValueError as error:
@@ -37,34 +40,42 @@ def check_scores(recipe: Recipe) -> None:
 
 
 def train_and_measure(recipe: Recipe, run: Path) -> Scores:
-    """Train into the directory `run`, or go on there; write its report and its card."""
+    """Train into the directory `run`, or go on with the training there; then measure it and write its card."""
     check_scores(recipe)
     train(recipe, run, greedy_translations, lambda found, references: scores_of(recipe, found, references))
     if not PartialState().is_main_process:
         return {}
-    split = "test" if recipe.data.test else "validation"
-    pairs, translations = translate_split(run, recipe, split)
-    scores = score(recipe, translations, pairs)
-    write_whole(run / "report.json", json.dumps({split: scores}, indent=1))
-    present(run, [(p.source, found, p.target) for p, found in zip(pairs, translations, strict=True)][:3])
+    with only_writer(run):
+        update_card(run)  # a card from an earlier training has the scores of other weights
+        split = "test" if recipe.data.test else "validation"
+        pairs, translations = translate_split(run, recipe, split)
+        scores = score(recipe, translations, pairs)
+        samples = [Sample(p.source, found, p.target) for p, found in zip(pairs, translations, strict=True)]
+        add_to_report(run, split, Measurement(scores, weights_of(run), samples[:SAMPLES]))
+        update_curve(run)
+        update_card(run)
     return scores
 
 
-def present(run: Path, samples: Sequence[Sample]) -> None:
-    """The picture and the card of a run. The run is finished, whatever becomes of these."""
+def update_curve(run: Path) -> None:
+    """Draw the learning curve. A run is finished also where that fails."""
     try:
         draw_learning_curve(run)
     except Exception as error:
         say(f"the learning curve could not be drawn (pip install 'hf_vanilla[plots]'?): {error}")
+
+
+def update_card(run: Path) -> None:
+    """Write the model card. A run is finished also where that fails."""
     try:
-        write_card(run, samples)
+        write_card(run)
     except Exception as error:
         say(f"the model card could not be written: {error}")
 
 
 def measure(run: Path, split: str = "test") -> Scores:
     """The scores of a run on a split of its own recipe."""
-    recipe = load_recipe(run / "recipe.yaml")
+    recipe = load_recipe(run / RECIPE)
     pairs, translations = translate_split(run, recipe, split)
     return score(recipe, translations, pairs)
 
@@ -72,13 +83,13 @@ def measure(run: Path, split: str = "test") -> Scores:
 def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], list[str]]:
     corpora = {"test": recipe.data.test, "validation": recipe.data.validation}[split]
     if not corpora:
-        raise InvalidDataError(f"{run / 'recipe.yaml'}: has no data.{split}; measure another split")
+        raise InvalidDataError(f"{run / RECIPE}: has no data.{split}; measure another split")
     pairs = list(read_pairs(corpora))
     return pairs, Translator.from_pretrained(run).translate([pair.source for pair in pairs])
 
 
 def score(recipe: Recipe, translations: Sequence[str], pairs: Sequence[Pair]) -> Scores:
-    """Against the target of each pair, or against all targets of a source, which then counts once."""
+    """Compare with the target of each pair; or, if the recipe says so, count each source once, with all its targets."""
     if not recipe.training.group_references:
         return scores_of(recipe, translations, [pair.target for pair in pairs])
     references: dict[tuple[str, ...], list[str]] = {}
@@ -93,19 +104,23 @@ def scores_of(recipe: Recipe, translations: Sequence[str], references: Reference
 
 
 def average(run: Path, number: int, which: str) -> list[Path]:
-    """Make the mean of the `last` or `best` checkpoints the weights of the run."""
-    recipe = load_recipe(run / "recipe.yaml")
-    return average_checkpoints(run, number, which, recipe.metric, recipe.greater_is_better)
+    """Make the mean of the `last` or `best` checkpoints the weights of the run, and say in its card what is known."""
+    require_run(run)
+    recipe = load_recipe(run / RECIPE)
+    with only_writer(run):
+        chosen = average_checkpoints(run, number, which, recipe.metric, recipe.greater_is_better)
+        update_card(run)
+    return chosen
 
 
 def greedy_translations(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Quick translations to see how a training goes; every process makes its share of them."""
+    """Quick translations for validations during training. Every process makes its share of them."""
     state = PartialState()
     options: dict[str, Any] = {"num_beams": 1, "length_penalty_type": None}
     translator = Translator(model, tokenizer)
-    if isinstance(model, FSDPModule):  # its processes gather weights together: none may have a batch more than another
+    if isinstance(model, FSDPModule):  # each call gathers weights from all processes, so all must make the same calls
         return translator.translate(sources, **options)
     mine = sources[state.process_index :: state.num_processes]
     shares = gather_object([translator.translate(mine, **options)])

@@ -121,7 +121,7 @@ def test_lines_are_translated_in_order_and_empty_ones_stay_empty(trained: Path, 
 
 def test_evaluating_gives_the_report_of_the_training(trained: Path) -> None:
     report = json.loads((trained / "report.json").read_text())
-    assert json.loads(succeed("evaluate", str(trained), "--json")) == report["test"]
+    assert json.loads(succeed("evaluate", str(trained), "--json")) == report["test"]["scores"]
     assert succeed("evaluate", str(trained), "--split", "validation").startswith("exact_match: ")
 
 
@@ -137,10 +137,12 @@ def test_averaging_again_replaces_the_weights(
         history = json.loads((folder / "history.json").read_text())
         scores = {entry["step"]: entry["eval_exact_match"] for entry in history if "eval_exact_match" in entry}
         steps = [step for step in scores if scores[step] == max(scores.values())]
-    named = int(done.stderr.strip().rpartition("checkpoint-")[2])
+    (named,) = (int(step) for step in re.findall(r"checkpoint-(\d+)", done.stderr))
     assert named in steps
     expected = load_file(folder / f"checkpoint-{named}" / "model.safetensors")
     assert all(torch.equal(weight, expected[name]) for name, weight in load_file(folder / "model.safetensors").items())
+    assert "| test | exact_match |" in (trained / "README.md").read_text()
+    assert "The weights have not been measured" in (folder / "README.md").read_text()
 
 
 def test_the_shell_commands_of_the_readme_run(trained: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from ..data.tokenizer import Encoder
 from ..inference.translator import Translator
 from ..memory import keep_freed_memory
 from ..models.generation_vanilla import KEYS
+from ..run_directory import RECIPE
 from ..training.recipe import load_recipe
 from .peers import ctranslate2_with_the_weights_of, peer_with_the_weights_of
 from .rounds import Figures, Row, measured_rows
@@ -33,7 +34,7 @@ MAX_SOURCE_TOKENS = 2_000  # of a batch, for CTranslate2, which with more would 
 
 def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
     """Sentences of the test set per second, and how many texts are the same."""
-    recipe = load_recipe(run / "recipe.yaml")
+    recipe = load_recipe(run / RECIPE)
     sources = [pair.source for pair in read_pairs(recipe.data.test or recipe.data.validation)][:sentences]
     rows = []
     with tempfile.TemporaryDirectory() as folder:

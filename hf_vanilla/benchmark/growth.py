@@ -18,8 +18,8 @@ from ..memory import keep_freed_memory, peak_memory
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..training.cpu import make_fast_on_cpu
+from ..training.preparation import prepare
 from ..training.recipe import load_recipe
-from ..training.run import prepare
 from .peak import counted_operations
 from .rounds import Figures, Row, in_a_fresh_process, measured_rows
 
@@ -116,8 +116,8 @@ def write_corpus(folder: Path, pairs: int) -> Path:
         "training": {"max_steps": 1},
     }
     (folder / "run").mkdir()
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder / "recipe.yaml"
+    (folder / "growth.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "growth.yaml"
 
 
 def first_batch(file: Path) -> Figures:

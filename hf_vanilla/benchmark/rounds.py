@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 from typing import Any
 
-from ..training.progress import say
+from ..messages import say
 
 Figures = Mapping[str, float]
 Row = dict[str, Any]

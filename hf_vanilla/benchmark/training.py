@@ -1,6 +1,5 @@
 """How fast a recipe trains: this package, and transformers' own classes on the same data."""
 
-import json
 import shutil
 import tempfile
 import time
@@ -27,8 +26,10 @@ from transformers import (
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..memory import keep_freed_memory, peak_memory
+from ..run_directory import read_history
+from ..training.preparation import Prepared, prepare
 from ..training.recipe import Recipe, load_recipe
-from ..training.run import Prepared, new_model, prepare, train, training_arguments
+from ..training.run import new_model, train, training_arguments
 from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
 from .rounds import Figures, Row, measured_rows
@@ -79,7 +80,7 @@ def train_ours(job: Job) -> Figures:
         run = Path(folder) / "run"
         shutil.copytree(job.prepared, run)
         train(job.load(), run, lambda *_: [], lambda *_: {})
-        logs = [entry for entry in json.loads((run / "history.json").read_text()) if "loss" in entry]
+        logs = [entry for entry in read_history(run) if "loss" in entry]
     speed = harmonic_mean([entry["target_tokens_per_second"] for entry in logs[1:]])
     return {"tokens per second": speed, "MiB": peak_memory() / 2**20, "share of peak": speed / highest_speed(job)}
 

@@ -124,12 +124,13 @@ class HubDataset:
     target: Column
     name: str | None = None
     split: str = "train"
+    revision: str | None = None  # a commit, branch or tag on the Hub
 
     def __iter__(self) -> Iterator[Pair]:
         import datasets
 
         try:
-            rows = datasets.load_dataset(self.dataset, self.name, split=self.split)
+            rows = datasets.load_dataset(self.dataset, self.name, split=self.split, revision=self.revision)
         except (OSError, ValueError) as error:
             raise InvalidDataError(f"dataset {self.dataset} ({self.name}, {self.split}): {error}") from None
         for number, row in enumerate(rows):

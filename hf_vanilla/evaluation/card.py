@@ -1,8 +1,9 @@
-"""A run directory to its model card, from what the training left there."""
+"""The model card of a run directory, made of the files that are in it."""
 
 import json
 import math
 import platform
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.resources import as_file, files
@@ -14,40 +15,56 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from ..files import write_whole
-from ..history import validation_scores
+from ..run_directory import CARD, RECIPE, WEIGHTS, read_history, validation_scores
+from .measurements import Measurement, Sample, read_report, weights_of
 
 PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
-Sample = tuple[Sequence[str], str, str]
-"""An input in its parts, the model's output, the reference."""
 
 
-def write_card(run: Path, samples: Sequence[Sample] = ()) -> None:
-    """Write `README.md` into the run directory, which is what the Hub shows."""
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    history = json.loads((run / "history.json").read_text(encoding="utf-8"))
+def write_card(run: Path) -> None:
+    """Write `README.md` into the run directory, which is what the Hub shows. Scores of other weights are left out."""
+    recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
+    report, weights = read_report(run), weights_of(run)
+    measured = {name: entry for name, entry in report.items() if entry.weights == weights}
+    samples = [sample for entry in measured.values() for sample in entry.samples]
+    example = example_of(report)
     languages = [recipe["data"].get(f"{side}_language") for side in ("source", "target")]
     with as_file(files("hf_vanilla.evaluation") / "model_card.md") as template:
         card = ModelCard.from_template(
-            card_data(run.name, languages, report),
+            card_data(run.name, languages, measured),
             template_path=str(template),
             name=run.name,
             parameters=f"{parameters_of(run):,}",
             languages=languages if all(languages) else None,
-            parts=len(samples[0][0]) if samples else 1,
-            first_source=fenced(json.dumps(samples[0][0] if samples else ["..."])),
-            results=[(split, metric, shown(value)) for split in report for metric, value in report[split].items()],
-            samples=[[cell(text) for text in (" | ".join(parts), *texts)] for parts, *texts in samples],
-            history=validations(history),
-            recipe=fenced((run / "recipe.yaml").read_text(encoding="utf-8").strip()),
+            parts=len(example),
+            example=fenced(json.dumps(example)),
+            results=[(name, metric, shown(score)) for name in measured for metric, score in scores_of(measured[name])],
+            weights=weights,
+            evaluate=f"hf-vanilla evaluate {shlex.quote(run.name)}",
+            samples=[[cell(text) for text in texts_of(sample)] for sample in samples],
+            history=validations(read_history(run)),
+            recipe=fenced((run / RECIPE).read_text(encoding="utf-8").strip()),
             versions=f"Versions: python {platform.python_version()}, "
             + ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES),
         )
-    write_whole(run / "README.md", str(card))
+    write_whole(run / CARD, str(card))
 
 
-def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
-    """The front matter: what the Hub searches by."""
+def example_of(report: Mapping[str, Measurement]) -> list[str]:
+    """A source for the card's code, in as many parts as the model takes."""
+    return next((list(entry.samples[0].source) for entry in report.values() if entry.samples), ["..."])
+
+
+def scores_of(measurement: Measurement) -> list[tuple[str, float | str]]:
+    return list(measurement.scores.items())
+
+
+def texts_of(sample: Sample) -> tuple[str, str, str]:
+    return " | ".join(sample.source), sample.output, sample.reference
+
+
+def card_data(name: str, languages: Sequence[str | None], measured: Mapping[str, Measurement]) -> ModelCardData:
+    """The front matter, by which the Hub searches."""
     results = [
         EvalResult(
             task_type="translation",
@@ -55,11 +72,11 @@ def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, M
             dataset_name=name,
             dataset_split=split,
             metric_type=metric,
-            metric_value=value,
+            metric_value=score,
         )
-        for split, scores in report.items()
-        for metric, value in scores.items()
-        if isinstance(value, float) and not metric.startswith("bleu_")
+        for split, measurement in measured.items()
+        for metric, score in measurement.scores.items()
+        if isinstance(score, float) and not metric.startswith("bleu_")
     ]
     return ModelCardData(
         language=list(dict.fromkeys(language for language in languages if language)) or None,
@@ -72,13 +89,13 @@ def card_data(name: str, languages: Sequence[str | None], report: Mapping[str, M
 
 
 def parameters_of(run: Path) -> int:
-    with safe_open(run / "model.safetensors", framework="pt") as weights:
+    with safe_open(run / WEIGHTS, framework="pt") as weights:
         names = list(weights.keys())
         return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
 
 
 def validations(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str]]:
-    """For each validation its step, the loss of the training until then, and its scores."""
+    """For each validation its step, the last training loss before it, and its scores."""
     rows, loss = [], ""
     for entry in history:
         loss = shown(entry["loss"]) if "loss" in entry else loss
@@ -98,10 +115,10 @@ ESCAPED = {
 
 
 def cell(text: str) -> str:
-    """Text as text in a cell of a Markdown table, whatever it is."""
+    """Text for a cell of a Markdown table, escaped so that nothing in it is markup."""
     return " ".join(text.translate(ESCAPED).split()) or " "
 
 
 def fenced(text: str) -> str:
-    """Text that cannot end the code block it is put into."""
+    """Text for a code block, which it cannot end."""
     return text.replace("```", "` ` `")

@@ -1,9 +1,8 @@
 """The history of a run to a picture of how it learned."""
 
-import json
 from pathlib import Path
 
-from ..history import validation_scores
+from ..run_directory import CURVE, read_history, validation_scores
 
 
 def draw_learning_curve(run: Path) -> Path:
@@ -13,7 +12,7 @@ def draw_learning_curve(run: Path) -> Path:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    history = json.loads((run / "history.json").read_text(encoding="utf-8"))
+    history = read_history(run)
     scores = list(dict.fromkeys(name for entry in history for name in validation_scores(entry) if name != "loss"))
     figure, axes = pyplot.subplots(1 + len(scores), sharex=True, figsize=(7, 3 + 1.8 * len(scores)), squeeze=False)
     for key, label in (("loss", "training"), ("eval_loss", "validation")):
@@ -26,8 +25,8 @@ def draw_learning_curve(run: Path) -> Path:
     axes[-1, 0].set_xlabel("step")
     figure.suptitle(run.name)
     figure.tight_layout()
-    picture = run / "learning_curve.png"
-    partial = run / "learning_curve.partial.png"
+    picture = run / CURVE
+    partial = picture.with_suffix(f".partial{picture.suffix}")
     figure.savefig(partial, dpi=120)
     pyplot.close(figure)
     return partial.replace(picture)

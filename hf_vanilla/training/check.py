@@ -26,9 +26,11 @@ from ..data.tokenizer import Encoder
 from ..files import free_space
 from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from ..run_directory import refuse_foreign
 from .cpu import make_fast_on_cpu
+from .preparation import Prepared, prepare
 from .recipe import Recipe
-from .run import Prepared, new_model, prepare, training_arguments
+from .run import new_model, training_arguments
 
 TIMED_STEPS = 3
 RARE = 5  # occurrences
@@ -100,6 +102,7 @@ class Plan:
 
 def check(recipe: Recipe, run: Path) -> Report:
     """Prepare the data of a recipe for good measure, build its model, and take a few steps. `run` stays as it is."""
+    refuse_foreign(run)
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         arguments = training_arguments(recipe, Path(folder))

@@ -11,39 +11,25 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import sync
-
-WEIGHTS = "model.safetensors"
-STATE = "trainer_state.json"
-MANIFEST = "manifest.json"
+from ..files import settle, sha256_of, sync
+from ..run_directory import MANIFEST, STATE, WEIGHTS, checkpoints_of, step_of
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint is not what was saved. The message names the file."""
-
-
-def checkpoints_of(run: Path) -> list[Path]:
-    """From the first to the last."""
-    return sorted(
-        (path for path in run.glob("checkpoint-*") if path.name[len("checkpoint-") :].isdecimal()), key=step_of
-    )
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+    """A checkpoint is no longer what was saved. The message names the file."""
 
 
 def manifest_of(checkpoint: Path, step: int) -> str:
-    """What a checkpoint consists of: size and checksum of every file."""
+    """Step, and the size and checksum of every file of a checkpoint, as JSON with a checksum of its own."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     entries = {
-        str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
     return _with_checksum({"step": step, "files": entries})
 
 
 def verify(checkpoint: Path) -> None:
-    """Compare a checkpoint with its manifest."""
+    """Raise DamagedCheckpointError unless all files of a checkpoint are as its manifest says."""
     manifest = _read_manifest(checkpoint / MANIFEST)
     if manifest["step"] != step_of(checkpoint):
         raise DamagedCheckpointError(f"{checkpoint / MANIFEST} is of step {manifest['step']}")
@@ -53,13 +39,8 @@ def verify(checkpoint: Path) -> None:
             raise DamagedCheckpointError(f"{file} is missing")
         if file.stat().st_size != entry["size"]:
             raise DamagedCheckpointError(f"{file} has {file.stat().st_size} bytes instead of {entry['size']}")
-        if _sha256(file) != entry["sha256"]:
-            raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+        if sha256_of(file) != entry["sha256"]:
+            raise DamagedCheckpointError(f"{file} has another checksum than when it was saved")
 
 
 def _with_checksum(facts: dict[str, Any]) -> str:
@@ -77,12 +58,12 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedCheckpointError(f"{file} is not what was saved: {error}") from None
     if _with_checksum(facts) != text:
-        raise DamagedCheckpointError(f"{file} is not what was saved: its checksum is another")
+        raise DamagedCheckpointError(f"{file} has another checksum than when it was saved")
     return facts
 
 
 def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: bool) -> list[Path]:
-    """The checkpoints with the best validation, the best first."""
+    """The checkpoints with the best validation scores, the best first."""
     checkpoints = checkpoints_of(run)
     history = json.loads((checkpoints[-1] / STATE).read_text(encoding="utf-8"))["log_history"] if checkpoints else []
     scores = {entry["step"]: entry[f"eval_{metric}"] for entry in history if f"eval_{metric}" in entry}
@@ -91,20 +72,20 @@ def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: boo
 
 
 def average_checkpoints(run: Path, number: int, which: str, metric: str, greater_is_better: bool) -> list[Path]:
-    """Give the run the mean of the weights of its `last` checkpoints, or of its `best` by the metric."""
+    """Replace the weights of the run by the mean of its `last` checkpoints, or of the `best` ones by the metric."""
     best = which == "best"
     chosen = best_checkpoints(run, number, metric, greater_is_better) if best else checkpoints_of(run)[-number:]
     if best and not chosen and checkpoints_of(run):
         raise FileNotFoundError(
-            f"no checkpoint in {run} has a validation by {metric} of its own: have training.save_steps divide "
-            "training.eval_steps, or average the last"
+            f"no checkpoint in {run} was validated by {metric} at its step: choose training.eval_steps so that "
+            "validations and checkpoints meet (training.save_steps), or average the last"
         )
     save_weights(average_weights(chosen), run)
     return chosen
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of every weight, summed in float64 one checkpoint after the other."""
+    """The mean of every weight, summed in float64 with one checkpoint in memory at a time."""
     if not checkpoints:
         raise FileNotFoundError("there is no checkpoint to average; training.save_steps says when there will be")
     total: dict[str, Tensor] = {}
@@ -123,9 +104,9 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def save_weights(weights: dict[str, Tensor], folder: Path) -> None:
-    """Under another name first, so that the old weights are there until the new ones are."""
+    """Write under another name and rename, so that the old weights stay until the new ones are complete."""
     partial = folder / f"{WEIGHTS}.partial"
     save_file(weights, partial, metadata={"format": "pt"})
-    sync(partial)
+    settle(folder, [partial])
     partial.replace(folder / WEIGHTS)
     sync(folder)

@@ -1,25 +1,18 @@
-"""How a training goes, line by line on stderr."""
+"""Progress of a training: lines on stderr."""
 
-import sys
 import time
 from datetime import timedelta
 from typing import Any
 
-from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..history import validation_scores
-
-
-def say(line: str) -> None:
-    """From the main process only."""
-    if PartialState().is_main_process:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+from ..messages import say
+from ..run_directory import validation_scores
 
 
 class ProgressLines(TrainerCallback):
     """
-    One line for each log of the Trainer, with what is left of the time.
+    One line for each log of the Trainer, with an estimate of the time that is left.
 
     Args:
         padding: The share of padding among the tokens of the batches.

@@ -84,6 +84,11 @@ class Recipe:
         return str(self.arguments.get("metric_for_best_model") or "loss").removeprefix("eval_")
 
     @property
+    def keys(self) -> dict[str, Any]:
+        """Each key that is given, as in `training.max_steps`, and its value."""
+        return _flat(_parsed(self.text))
+
+    @property
     def greater_is_better(self) -> bool:
         return bool(self.arguments.get("greater_is_better", not self.metric.endswith(("loss", "error_rate"))))
 
@@ -116,16 +121,16 @@ MAY_CHANGE = (
     *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
     *("training.dataloader_", "training.ddp_timeout"),
 )
-"""What a training can go on with after a change: beginnings of keys that decide nothing about its steps."""
+"""What may change when a training goes on: keys, or their beginnings, that have no effect on its steps."""
 
 WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
-"""Schedules of the learning rate that are the same however long a training is."""
+"""Schedules in which the learning rate of a step does not depend on the length of the training."""
 
 
-def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
+def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[str, ...] = ()) -> None:
     """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
-    before, now = (_flat(_parsed(text)) for text in (file.read_text(encoding="utf-8"), recipe.text))
-    may_change: tuple[str, ...] = MAY_CHANGE
+    before, now = _flat(_parsed(file.read_text(encoding="utf-8"))), recipe.keys
+    may_change: tuple[str, ...] = MAY_CHANGE + compared_elsewhere
     if recipe.arguments.get("lr_scheduler_type", WITHOUT_END[0]) in WITHOUT_END:
         may_change += ("training.max_steps", "training.num_train_epochs")
     changed = [

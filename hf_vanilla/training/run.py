@@ -1,20 +1,16 @@
-"""Recipe to run directory: data, tokenizer and model are prepared, trained and averaged."""
+"""From a recipe to a run directory: prepare the data, train the model, average its checkpoints."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from transformers import (
-    AutoTokenizer,
     EarlyStoppingCallback,
     GenerationConfig,
     PreTrainedModel,
@@ -26,18 +22,20 @@ from transformers import (
 )
 
 from ..data.batching import TokenBudgetBatches
-from ..data.corpus import Corpus, read_pairs
-from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus
+from ..data.dataset import PairCollator, TrainingPairs
 from ..data.subword_dropout import SubwordDropout
-from ..data.tokenizer import train_tokenizer
 from ..files import write_whole
+from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from ..run_directory import HISTORY, refuse_foreign
 from .checkpoints import average_checkpoints
 from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
-from .progress import ProgressLines, say
-from .recipe import Recipe, RecipeError, refuse_another_recipe
-from .saving import newest_whole_checkpoint, only_writer
+from .preparation import Prepared, prepare, read_prepared
+from .progress import ProgressLines
+from .ranks import Ranks
+from .recipe import Recipe, RecipeError
+from .saving import newest_whole_checkpoint, only_writer, unfinished
 from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
 
@@ -66,45 +64,60 @@ DEFAULT_ARGUMENTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What a training starts from."""
-
-    tokenizer: PreTrainedTokenizerFast
-    train: datasets.Dataset
-    validation: datasets.Dataset
-
-
 def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreTrainedModel:
     """
-    Train what the recipe says into the directory `run`, or go on with what is there.
+    Train what the recipe says into the directory `run`, or go on with the training there.
 
     Args:
-        translate: Translates the validation sources, to see how good the model is.
+        translate: Translates the validation sources.
         score: Compares these translations with the references.
     """
-    run.mkdir(parents=True, exist_ok=True)
-    arguments = training_arguments(recipe, run)  # they also say how the processes meet: before anything asks for them
-    with only_writer(run) if PartialState().is_main_process else nullcontext():
-        set_seed(arguments.seed)
-        with PartialState().main_process_first():
-            prepared = prepare(recipe, run)
+    arguments = training_arguments(recipe, run)  # first, as they also set how ranks connect
+    set_seed(arguments.seed)
+    ranks = Ranks()
+    with ExitStack() as held:
+        prepared = prepare_together(recipe, run, ranks, held)
         model = new_model(recipe, prepared.tokenizer)
         if arguments.use_cpu:
             make_fast_on_cpu(model)
             say(f"on CPUs, with {torch.get_num_threads()} threads: {HOW_FAST_ON_CPU}")
         stop = StopOnSignal()
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
-        found = [newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None]
-        checkpoint = broadcast_object_list(found)[0]
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        checkpoint = ranks.first(lambda: newest_whole_checkpoint(run))
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            stop.restore_handlers()
         if stop.signal:
             raise TrainingStoppedError(stop.signal, trainer.state.global_step)
         trainer.save_model()
-        if trainer.is_world_process_zero():
-            finish(recipe, run, trainer)
-        trainer.accelerator.wait_for_everyone()
+        ranks.first(lambda: finish(recipe, run, trainer))
     return model
+
+
+def prepare_together(recipe: Recipe, run: Path, ranks: Ranks, held: ExitStack) -> Prepared:
+    """
+    Have the first rank prepare the run directory, and all ranks read it.
+
+    Args:
+        held: Keeps the run locked until it is closed.
+    """
+
+    def begin() -> None:
+        refuse_foreign(run)
+        run.mkdir(parents=True, exist_ok=True)
+        held.enter_context(only_writer(run))
+
+    def make() -> None:
+        prepare(recipe, run)
+
+    ranks.must_agree(recipe.keys)
+    ranks.first(begin)
+    ranks.must_share(unfinished(run))
+    ranks.first(make)
+    prepared = read_prepared(run)
+    ranks.must_agree(prepared.checksums())
+    return prepared
 
 
 def training_arguments(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
@@ -125,43 +138,6 @@ def bfloat16_is_fast() -> bool:
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.cpu._is_avx512_bf16_supported())
-
-
-def prepare(recipe: Recipe, run: Path) -> Prepared:
-    """
-    Tokenizer and encoded pairs, made once and then read from the run directory.
-
-    What was begun with another recipe, and did not come to its end, is begun again.
-    """
-    written, files = run / "recipe.yaml", {split: run / "data" / f"{split}.arrow" for split in ("train", "validation")}
-    if all(file.exists() for file in files.values()):
-        refuse_another_recipe(recipe, written)
-    elif PartialState().is_main_process and written.exists() and written.read_text(encoding="utf-8") != recipe.text:
-        for file in (run / "tokenizer.json", *files.values()):
-            file.unlink(missing_ok=True)
-    if PartialState().is_main_process:
-        write_whole(written, recipe.text)
-    if not (run / "tokenizer.json").exists():
-        section = recipe.tokenizer
-        tokenizer = train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
-        tokenizer.save_pretrained(run)
-    tokenizer = AutoTokenizer.from_pretrained(run)
-    limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
-    encoded = {}
-    for split, file in files.items():
-        if file.exists():
-            encoded[split] = datasets.Dataset.from_file(str(file))
-            say(f"{split}: {len(encoded[split]):,} pairs, as they were read into {file}")
-        else:
-            encoded[split], skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file)
-            say(f"{split}: {len(encoded[split]):,} pairs; skipped: {skipped}")
-    return Prepared(tokenizer, **encoded)
-
-
-def texts_of(corpora: Iterable[Corpus]) -> Iterator[str]:
-    for pair in read_pairs(corpora):
-        yield from pair.source
-        yield pair.target
 
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForConditionalGeneration:
@@ -223,11 +199,11 @@ def make_trainer(
 
 
 def finish(recipe: Recipe, run: Path, trainer: VanillaTrainer) -> None:
-    """Average the model if the recipe says so, and leave the history of the training."""
+    """Average checkpoints if the recipe says so, and write the history of the training."""
     section = recipe.training
     if section.average_checkpoints > 1:
         chosen = average_checkpoints(
             run, section.average_checkpoints, section.average, recipe.metric, recipe.greater_is_better
         )
         say(f"the model is the average of {', '.join(checkpoint.name for checkpoint in chosen)}")
-    write_whole(run / "history.json", json.dumps(trainer.state.log_history, indent=1))
+    write_whole(run / HISTORY, json.dumps(trainer.state.log_history, indent=1))

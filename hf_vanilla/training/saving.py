@@ -1,9 +1,9 @@
 """
-Checkpoints that are whole or are not there.
+Checkpoints that are either complete or not there.
 
 A checkpoint is written into the folder `unfinished` of its run, sealed with a manifest of checksums, and only then
-moved to its name. So what has the name of a checkpoint was complete, at whatever moment a training is killed; and
-what becomes damaged afterwards is found by its checksums.
+renamed to `checkpoint-STEP`. So every checkpoint was complete when it got its name, at whatever moment a training is
+killed; and what is damaged later is found by the checksums.
 """
 
 import os
@@ -11,11 +11,20 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES, EAGAIN, ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
 from pathlib import Path
+from typing import IO
 
-from ..files import free_space, sync, write_whole
-from .checkpoints import MANIFEST, DamagedCheckpointError, checkpoints_of, manifest_of, verify
-from .progress import say
+from ..files import free_space, settle, sync, write_whole
+from ..messages import say
+from ..run_directory import LOCK, MANIFEST, UNFINISHED, checkpoints_of
+from .checkpoints import DamagedCheckpointError, manifest_of, verify
+
+WITHOUT_LOCKS = (ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP)
+"""Errors of file systems that have no locks."""
+
+_written_here: set[Path] = set()
+"""The runs that this process writes: the locks of files do not keep its own threads apart."""
 
 
 class SavingError(OSError):
@@ -23,23 +32,22 @@ class SavingError(OSError):
 
 
 class RunInUseError(RuntimeError):
-    """Another training writes this run."""
+    """Another process or thread writes this run."""
 
 
 def unfinished(run: Path) -> Path:
-    """Where what is not complete yet is written."""
-    return run / "unfinished"
+    """The folder for what is still being written."""
+    return run / UNFINISHED
 
 
 def seal(folder: Path, step: int) -> None:
-    """Have all files of a checkpoint reach the disk, then its manifest."""
-    for path in folder.rglob("*"):
-        sync(path)
+    """Have all files of a checkpoint reach the disk, and then its manifest."""
+    settle(folder, folder.rglob("*"))
     write_whole(folder / MANIFEST, manifest_of(folder, step))
 
 
 def publish(folder: Path, destination: Path) -> None:
-    """Give a sealed checkpoint its name, in place of a damaged one if need be."""
+    """Give a sealed checkpoint its name. A checkpoint that has the name already, a damaged one, is discarded."""
     if destination.exists():
         discard(destination)
     folder.rename(destination)
@@ -47,7 +55,7 @@ def publish(folder: Path, destination: Path) -> None:
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete a checkpoint, which first loses its name: half of one is never seen."""
+    """Rename a checkpoint and then delete it, so that no half of it ever has the name of a checkpoint."""
     aside = unfinished(checkpoint.parent) / f"discarded-{checkpoint.name}"
     aside.parent.mkdir(exist_ok=True)
     shutil.rmtree(aside, ignore_errors=True)
@@ -56,7 +64,7 @@ def discard(checkpoint: Path) -> None:
 
 
 def newest_whole_checkpoint(run: Path) -> Path | None:
-    """The checkpoint to go on from. Damaged ones are reported and lose their name."""
+    """The checkpoint to go on from. Damaged ones are reported and renamed."""
     for checkpoint in reversed(checkpoints_of(run)):
         try:
             verify(checkpoint)
@@ -71,7 +79,7 @@ def newest_whole_checkpoint(run: Path) -> Path | None:
 
 
 def keep_newest(run: Path, limit: int | None, protected: set[Path]) -> None:
-    """Discard the oldest checkpoints that are more than `limit`, but for the protected ones."""
+    """Discard the oldest checkpoints until there are no more than `limit`, but none of the `protected` ones."""
     checkpoints = checkpoints_of(run)
     surplus = len(checkpoints) - limit if limit else 0
     for checkpoint in [path for path in checkpoints if path not in protected][: max(0, surplus)]:
@@ -79,9 +87,10 @@ def keep_newest(run: Path, limit: int | None, protected: set[Path]) -> None:
 
 
 def move_files(folder: Path, destination: Path) -> None:
-    """Put complete files in the place of older ones, one by one."""
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        sync(file)
+    """Replace files of `destination` by the complete ones in `folder`, one by one."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    settle(folder, files)
+    for file in files:
         target = destination / file.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         file.replace(target)
@@ -91,7 +100,7 @@ def move_files(folder: Path, destination: Path) -> None:
 
 @contextmanager
 def explained(what: str, folder: Path, run: Path) -> Iterator[None]:
-    """Say where and after how much the writing of something failed, and remove what there is of it."""
+    """If writing something into `folder` fails, say where and after how many bytes, and delete the folder."""
     try:
         yield
     except Exception as error:  # the tokenizer raises nothing more precise
@@ -108,19 +117,34 @@ def explained(what: str, folder: Path, run: Path) -> Iterator[None]:
 
 @contextmanager
 def only_writer(run: Path) -> Iterator[None]:
-    """Keep other trainings from writing the same run; what an earlier one left unfinished is removed."""
+    """Refuse to write a run that is being written; delete what a process that was killed left unfinished."""
+    place = run.resolve()
+    if place in _written_here:
+        raise RunInUseError(f"{run} is being written by another thread of this process; choose another --output")
+    _written_here.add(place)
+    try:
+        with (run / LOCK).open("a+", encoding="utf-8") as lock:
+            _lock(lock, run)
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            lock.flush()
+            shutil.rmtree(unfinished(run), ignore_errors=True)
+            yield
+            shutil.rmtree(unfinished(run), ignore_errors=True)
+    finally:
+        _written_here.discard(place)
+
+
+def _lock(file: IO[str], run: Path) -> None:
     import fcntl
 
-    with (run / ".lock").open("a+", encoding="utf-8") as lock:
-        try:
-            # Unlike those of flock, these locks die with the process even if its workers live on for a moment.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise RunInUseError(f"{run} is being written by {lock.read().strip()}; choose another --output") from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
-        shutil.rmtree(unfinished(run), ignore_errors=True)
-        yield
-        shutil.rmtree(unfinished(run), ignore_errors=True)
+    try:
+        # Unlike those of flock, these locks die with the process even if its workers live on for a moment.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (EACCES, EAGAIN):
+            file.seek(0)
+            raise RunInUseError(f"{run} is being written by {file.read().strip()}; choose another --output") from None
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+        say(f"{run} is on a file system without locks ({error.strerror}): let nothing else write this run")

@@ -1,6 +1,7 @@
-"""What stops a training from outside, and that it can go on."""
+"""Callbacks for trainings that are stopped from outside and go on later."""
 
 import signal
+import threading
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -17,26 +18,29 @@ class TrainingStoppedError(Exception):
 
     def __init__(self, number: int, step: int):
         name = signal.Signals(number).name
-        super().__init__(f"stopped by {name} behind step {step:,}; the same command goes on from there")
+        super().__init__(f"stopped by {name} after step {step:,}; the same command goes on from there")
         self.exit_code = 128 + number
 
 
 class StopOnSignal(TrainerCallback):
     """
-    Saves a checkpoint and stops behind the step in which SIGTERM or Ctrl-C came; a second one stops at once.
+    After SIGTERM or Ctrl-C, saves a checkpoint at the end of the step and stops. A second signal stops at once.
 
-    On several processes, which signals may reach a step apart, all stop behind the same step.
+    Several processes, which the signal may reach during different steps, all stop after the same step. Python allows
+    signal handlers in the main thread only: in another thread, a training leaves signals alone.
     """
 
     def __init__(self) -> None:
         self.signal = 0
+        self.previous_handlers: dict[int, Any] = {}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         timeout = timedelta(seconds=args.ddp_timeout)
         self.group = dist.new_group(backend="gloo", timeout=timeout) if args.world_size > 1 else None
-        self.handlers = {number: signal.signal(number, self._note) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self.previous_handlers = {number: signal.signal(number, self._note) for number in SIGNALS}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.group is not None:
@@ -49,26 +53,23 @@ class StopOnSignal(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Trainer calls it also in the middle of an epoch, if that is where it stops."""
+        """Trainer also calls this when it stops in the middle of an epoch: nothing is due then."""
         if self.signal and (state.epoch or 0) % 1:
             control.should_save = control.should_evaluate = False
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._restore()
+    def restore_handlers(self) -> None:
+        """Give signals back to whoever handled them before. To be called however the training ends."""
+        while self.previous_handlers:
+            number, handler = self.previous_handlers.popitem()
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was not set by Python
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+        self.restore_handlers()
 
 
 class IntervalsOfTheRecipe(TrainerCallback):
-    """Has a training that goes on log, validate and save as often as its recipe says now: Trainer keeps to the old."""
+    """Has a resumed training log, validate and save as often as its recipe says now; Trainer would keep the old."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -77,7 +78,7 @@ class IntervalsOfTheRecipe(TrainerCallback):
 
 
 class LogAtSaves(TrainerCallback):
-    """Has what was not logged yet logged before a checkpoint, so that the log goes on from there as without a stop."""
+    """Logs before each checkpoint, so that the log of a resumed training is that of one that was never stopped."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_log |= control.should_save

@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
 from ..models.modeling_vanilla import IGNORED
-from .checkpoints import STATE
+from ..run_directory import STATE, checkpoint_of
 from .saving import explained, keep_newest, move_files, publish, seal, unfinished
 
 Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
@@ -28,8 +28,8 @@ class TrainingDivergedError(ArithmeticError):
 
 @contextmanager
 def without_autocast(model: PreTrainedModel) -> Iterator[None]:
-    """A model as it will be used, in the type of its weights: bfloat16 may make it much worse, and its search slow."""
-    is_wrapped = "_original_forward" in vars(model)  # by accelerate
+    """Validate in the type of the weights, as the model will be used: autocast to bfloat16 may make it much worse."""
+    is_wrapped = "_original_forward" in vars(model)  # by accelerate, which puts autocast into `forward`
     wrapped = vars(model).pop("forward") if is_wrapped else None
     try:
         yield
@@ -40,13 +40,13 @@ def without_autocast(model: PreTrainedModel) -> Iterator[None]:
 
 class VanillaTrainer(Seq2SeqTrainer):
     """
-    Seq2SeqTrainer with batches of a budget of tokens, a validation of texts, checkpoints that are whole or not there,
-    and a look at speed and at the loss.
+    Seq2SeqTrainer with token-budget batches, validation by translating, checkpoints that are complete or not there, the
+    speed in target tokens, and an error for a loss that is not finite.
 
     Args:
         train_batches: The batches of an epoch of `train_dataset`.
         eval_batches: The same for `eval_dataset`.
-        validate: Scores of the model's own translations, to go with the loss.
+        validate: Translates with the model and returns scores, which are logged next to the validation loss.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class VanillaTrainer(Seq2SeqTrainer):
         self.last_log = time.perf_counter()
         self.run = Path(self.args.output_dir)
         self.is_saving = False
-        # Trainer itself deletes checkpoints in place, and with a limit of 1 in the end the last one.
+        # Trainer would delete old checkpoints file by file, and with a limit of 1 even the last one at the end.
         self.save_total_limit, self.args.save_total_limit = self.args.save_total_limit, None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self._loader(self.train_dataset, self.train_batches)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset[Any] | None = None) -> DataLoader[Any]:
-        """Its random numbers are its own: the training's are the same with and without a validation."""
+        """With a random generator of its own, so that validations do not change the training's random numbers."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         return self._loader(dataset, self.eval_batches, generator=torch.Generator())
 
@@ -101,9 +101,11 @@ class VanillaTrainer(Seq2SeqTrainer):
             output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
             scores = self.validate(self.model)
         losses, labels = (sum(part) for part in zip(*gather_object(self.losses_and_labels), strict=True))
-        output.metrics[f"{metric_key_prefix}_loss"] = losses / labels  # Trainer's is a mean over batches
+        output.metrics[f"{metric_key_prefix}_loss"] = (
+            losses / labels
+        )  # Trainer takes the mean over batches, here it is over tokens
         output.metrics.update({f"{metric_key_prefix}_{name}": score for name, score in scores.items()})
-        self.last_log += time.perf_counter() - started  # no time of the training
+        self.last_log += time.perf_counter() - started  # not counted in the training's tokens per second
         return output
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +125,7 @@ class VanillaTrainer(Seq2SeqTrainer):
         return super().compute_loss(model, {**inputs, "skip_logits": True}, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Trainer's, but files of the run directory are replaced by whole ones."""
+        """Save into a folder aside, then replace the files of the run directory by the complete ones."""
         if output_dir is not None:
             return super().save_model(output_dir, _internal_call)
         aside = unfinished(self.run) / "model"
@@ -134,7 +136,7 @@ class VanillaTrainer(Seq2SeqTrainer):
         return None
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Trainer's, but FSDP2 leaves no trace: neither in the name of the class, nor in weights that are shared."""
+        """Under FSDP2, save what one process would: the usual class name, and tied weights once."""
         sharded, shared = type(self.model), self.model.all_tied_weights_keys
         if issubclass(sharded, FSDPModule):
             usual = sharded.__mro__[2]
@@ -143,9 +145,9 @@ class VanillaTrainer(Seq2SeqTrainer):
         super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Trainer's, but nothing has the name of a checkpoint before it is complete."""
+        """Save into a folder aside, and give it the name of a checkpoint when it is complete."""
         step = self.state.global_step
-        aside, checkpoint = (folder / f"checkpoint-{step}" for folder in (unfinished(self.run), self.run))
+        aside, checkpoint = (checkpoint_of(folder, step) for folder in (unfinished(self.run), self.run))
         with explained(f"the checkpoint of step {step}", aside, self.run):
             self.is_saving = True
             try:
@@ -153,7 +155,7 @@ class VanillaTrainer(Seq2SeqTrainer):
             finally:
                 self.is_saving = False
             best = self.state.best_global_step
-            self.state.best_model_checkpoint = str(self.run / f"checkpoint-{best}") if best else None
+            self.state.best_model_checkpoint = str(checkpoint_of(self.run, best)) if best else None
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.state.save_to_json(str(aside / STATE))
@@ -165,8 +167,8 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def _run_epoch(self, *args: Any, epoch: int, **kwargs: Any) -> None:
         """
-        Trainer's, which takes a step before it looks whether a training that it goes on with is complete, and which
-        does not tell the epoch to the sampler in which several processes go on.
+        Trainer's, with two fixes for resuming: a training that is complete takes no further step, and on several
+        processes the sampler gets to know the epoch.
         """
         early_stops = [
             callback for callback in self.callback_handler.callbacks if isinstance(callback, EarlyStoppingCallback)
@@ -181,7 +183,7 @@ class VanillaTrainer(Seq2SeqTrainer):
             super()._run_epoch(*args, epoch=epoch, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Trainer's, which takes weights that are shared, and saved once, for missing."""
+        """Trainer's, without a warning for tied weights, which are saved once and not missing."""
         shared = self.model.all_tied_weights_keys
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in shared]
         super()._issue_warnings_after_load(load_result)

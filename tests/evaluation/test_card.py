@@ -11,7 +11,10 @@ from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 
 from hf_vanilla.evaluation.card import cell, write_card
+from hf_vanilla.evaluation.measurements import Measurement, Sample, add_to_report, read_report, weights_of
+from hf_vanilla.files import sha256_of
 
+SCORES = {"bleu": 41.5, "bleu_precision_1": 70.0, "bleu_signature": "nrefs:1|v:2.6", "chrf": 60.25}
 HOSTILE = "a | b <script>alert(1)</script> `x`\n---\n# title [l](u) *b* ```"
 
 
@@ -21,16 +24,21 @@ def run(tmp_path: Path) -> Path:
     folder.mkdir()
     recipe = {"data": {"source_language": "en", "target_language": "de"}, "model": {"d_model": 16}}
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    scores = {"bleu": 41.5, "bleu_precision_1": 70.0, "bleu_signature": "nrefs:1|v:2.6", "chrf": 60.25}
-    (folder / "report.json").write_text(json.dumps({"test": scores}))
     history = [{"step": 10, "loss": 5.0}, {"step": 10, "eval_loss": 4.0, "eval_bleu": 1.5, "eval_runtime": 3.0}]
     (folder / "history.json").write_text(json.dumps(history))
     save_file({"a": torch.zeros(30, 40), "b": torch.zeros(7)}, folder / "model.safetensors")
     return folder
 
 
+def measured(run: Path, source: tuple[str, ...], output: str, reference: str) -> str:
+    """The card of a run that was measured, with a sample."""
+    add_to_report(run, "test", Measurement(SCORES, weights_of(run), [Sample(source, output, reference)]))
+    write_card(run)
+    return (run / "README.md").read_text()
+
+
 def test_the_card_says_what_was_measured_and_how(run: Path) -> None:
-    write_card(run, [(("a dog",), "ein Hund", "ein Hund")])
+    measured(run, ("a dog",), "ein Hund", "ein Hund")
     card = ModelCard.load(run / "README.md")
     results = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert results == {"bleu": 41.5, "chrf": 60.25}
@@ -40,12 +48,45 @@ def test_the_card_says_what_was_measured_and_how(run: Path) -> None:
         assert line in card.text
     assert "| 10 | 5.00 | loss 4.00, bleu 1.50 |" in card.text
     assert "d_model: 16" in card.text
+    assert sha256_of(run / "model.safetensors") in card.text
     assert not list(run.glob("*.partial"))
 
 
+def test_the_card_has_no_scores_and_samples_of_other_weights(run: Path) -> None:
+    before = measured(run, ("walk", "PAST"), "walked", "walked")
+    (run / "model.safetensors").rename(run / "old")
+    save_file({"a": torch.ones(30, 40), "b": torch.zeros(7)}, run / "model.safetensors")
+    write_card(run)
+    card = ModelCard.load(run / "README.md")
+    assert not card.data.eval_results
+    assert "41.50" not in card.text
+    assert "walked" not in card.text
+    assert "The weights have not been measured; `hf-vanilla evaluate my-run` does it." in card.text
+    assert '.translate([["walk", "PAST"]])' in card.text  # the model still takes two parts
+    add_to_report(run, "other", Measurement({"chrf": 7.5}, weights_of(run)))
+    write_card(run)
+    assert [result.dataset_split for result in ModelCard.load(run / "README.md").data.eval_results] == ["other"]
+    (run / "old").replace(run / "model.safetensors")  # the scores of these weights are known
+    write_card(run)
+    assert (run / "README.md").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "report", ['{"test": {"bleu": 41.5}}', "{", "[]", '{"test": {"scores": {"bleu": 41.5}}}', None]
+)
+def test_a_report_that_names_no_weights_says_nothing_about_them(run: Path, report: str | None) -> None:
+    if report is not None:
+        (run / "report.json").write_text(report)
+    write_card(run)
+    card = ModelCard.load(run / "README.md")
+    assert not card.data.eval_results
+    assert "The weights have not been measured" in card.text
+    add_to_report(run, "test", Measurement(SCORES, weights_of(run)))
+    assert read_report(run)["test"] == Measurement(SCORES, weights_of(run))
+
+
 def test_text_stays_in_its_cell(run: Path) -> None:
-    write_card(run, [((HOSTILE,), HOSTILE, "")])
-    text = (run / "README.md").read_text()
+    text = measured(run, (HOSTILE,), HOSTILE, "")
     assert text.count("```") == 6  # three blocks of code, in which the text is only text
     lines = re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines()
     (row,) = [line for line in lines if "script" in line and line.startswith("|")]
@@ -63,15 +104,13 @@ def test_a_cell_shows_what_was_written() -> None:
 
 
 def test_the_code_of_the_card_is_python_whatever_the_text(run: Path) -> None:
-    write_card(run, [(('say "hi" \\ \n',), "x", "y")])
-    code = (run / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    code = measured(run, ('say "hi" \\ \n',), "x", "y").split("```python\n")[1].split("```")[0]
     compile(code, "card", "exec")
     assert r"say \"hi\" \\ \n" in code
 
 
 def test_the_code_of_the_card_joins_several_columns_as_training_does(run: Path) -> None:
-    write_card(run, [(("walk", "PAST"), "walked", "walked")])
-    text = (run / "README.md").read_text()
+    text = measured(run, ("walk", "PAST"), "walked", "walked")
     code = text.split("```python\n")[1].split("```")[0]
     compile(code, "card", "exec")
     assert '.translate([["walk", "PAST"]])' in code

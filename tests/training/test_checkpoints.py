@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from hf_vanilla.run_directory import checkpoints_of
 from hf_vanilla.training.checkpoints import (
     DamagedCheckpointError,
     average_checkpoints,
     average_weights,
     best_checkpoints,
-    checkpoints_of,
     save_weights,
 )
 from hf_vanilla.training.saving import seal
@@ -69,7 +69,7 @@ def test_the_best_are_those_of_the_best_validation(
 def test_checkpoints_without_a_validation_cannot_be_the_best(write: Write, tmp_path: Path) -> None:
     write(15)
     (tmp_path / "checkpoint-15" / "trainer_state.json").write_text(json.dumps({"log_history": []}))
-    with pytest.raises(FileNotFoundError, match="has a validation by bleu of its own"):
+    with pytest.raises(FileNotFoundError, match="was validated by bleu at its step"):
         average_checkpoints(tmp_path, 2, "best", "bleu", True)
 
 

@@ -17,7 +17,8 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from safetensors.torch import load_file
 from trial_kills import command
 
-from hf_vanilla.training.checkpoints import checkpoints_of, verify
+from hf_vanilla.run_directory import checkpoints_of
+from hf_vanilla.training.checkpoints import verify
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from trial_kills import command, what_was_learnt
 
 from hf_vanilla.data.corpus import read_pairs
 from hf_vanilla.models import generation_vanilla
+from hf_vanilla.training.preparation import checksum_of_tokenizer
 from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import train
-from hf_vanilla.training.stopping import StopOnSignal
-from hf_vanilla.training.trainer import VanillaTrainer
+from hf_vanilla.training.stopping import SIGNALS, StopOnSignal
+from hf_vanilla.training.trainer import TrainingDivergedError, VanillaTrainer
 from hf_vanilla.workflow import greedy_translations
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -125,7 +127,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
                     break
             said += training.stderr.readlines()
         assert training.returncode == code, said
-        assert f"stopped by {name} behind step" in said[-1]
+        assert f"stopped by {name} after step" in said[-1]
         assert "the same command goes on from there" in said[-1]
     for run in ("stopped", "unbroken"):
         with start(tmp_path / run) as training:
@@ -179,6 +181,21 @@ def small_recipe(**changes: object) -> Recipe:
     return load_recipe(QUICKSTART, [f"{key}={value}" for key, value in chosen.items()])
 
 
+def test_a_run_without_its_data_goes_on_as_with_it(tmp_path: Path) -> None:
+    """Its text is encoded again, with the tokenizer that the checkpoints have."""
+    recipe = small_recipe(tokenizer__kind="bpe", tokenizer__vocab_size=300, training__save_steps=7)
+    train(recipe, tmp_path, nothing, lambda *_: {})
+    expected = weights_of(tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    shutil.rmtree(tmp_path / f"checkpoint-{STEPS}")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(RecipeError, match=r"training\.seed"):
+        train(small_recipe(training__seed=7), tmp_path, nothing, lambda *_: {})
+    train(recipe, tmp_path, nothing, lambda *_: {})
+    assert all(torch.equal(weights_of(tmp_path)[name], weight) for name, weight in expected.items())
+    assert checksum_of_tokenizer(AutoTokenizer.from_pretrained(tmp_path)) in (tmp_path / "prepared.json").read_text()
+
+
 def test_a_training_that_goes_on_saves_as_often_as_its_recipe_says_now(tmp_path: Path) -> None:
     train(small_recipe(training__save_steps=4), tmp_path, nothing, lambda *_: {})
     for later in (16, 20, STEPS):
@@ -210,6 +227,21 @@ def test_validations_change_nothing_about_the_training(tmp_path: Path) -> None:
         train(recipe, tmp_path / run, nothing, lambda *_: {})
     without, validated = (weights_of(tmp_path / run) for run in ("without", "with"))
     assert all(torch.equal(validated[name], weight) for name, weight in without.items())
+
+
+def test_a_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(train, small_recipe(), tmp_path, nothing, lambda *_: {}).result()
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert (tmp_path / f"checkpoint-{STEPS}").exists()
+
+
+def test_signals_are_given_back_however_a_training_ends(tmp_path: Path) -> None:
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    with pytest.raises(TrainingDivergedError):
+        train(small_recipe(training__learning_rate=1e30), tmp_path, nothing, lambda *_: {})
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
 
 
 @pytest.mark.parametrize(("epoch", "goes_on"), [(1.5, False), (2.0, True)])

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import PartialState
 from transformers.optimization import get_scheduler
 
 from hf_vanilla.data.errors import InvalidDataError
-from hf_vanilla.training.recipe import load_recipe
-from hf_vanilla.training.run import new_model, prepare, training_arguments
+from hf_vanilla.training.preparation import prepare
+from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe
+from hf_vanilla.training.run import new_model, training_arguments
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -45,18 +45,19 @@ def test_search_of_section_6_1_reaches_the_model(tmp_path: Path) -> None:
     assert found.max_length_beyond_source == 50
 
 
-def test_a_preparation_that_failed_is_begun_again_and_one_that_is_complete_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, sizes = tmp_path / "run", ["data.train.size=40", "data.validation.size=5"]
-    run.mkdir()
+def quickstart(*changes: str) -> Recipe:
+    return load_recipe(CONFIGS / "quickstart.yaml", ["data.train.size=40", "data.validation.size=5", *changes])
+
+
+def test_a_preparation_that_failed_is_begun_again_and_one_that_is_complete_is_not(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataError, match=r"split \('dev'\) must be one of"):
-        prepare(load_recipe(CONFIGS / "quickstart.yaml", [*sizes, "data.validation.split=dev"]), run)
-    mended = load_recipe(CONFIGS / "quickstart.yaml", [*sizes, "data.train.size=50"])
-    prepared = prepare(mended, run)
+        prepare(quickstart("data.validation.split=dev"), tmp_path)
+    fixed = quickstart("data.train.size=50")
+    prepared = prepare(fixed, tmp_path)
     assert (len(prepared.train), len(prepared.validation)) == (50, 5)
-    written = (run / "recipe.yaml").read_bytes()
-    with monkeypatch.context() as patch:  # of several processes, one writes
-        patch.setattr(PartialState, "is_main_process", False)
-        prepare(load_recipe(CONFIGS / "quickstart.yaml", [*sizes, "data.train.size=50", "generation.num_beams=2"]), run)
-    assert (run / "recipe.yaml").read_bytes() == written
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    prepare(fixed, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    with pytest.raises(RecipeError, match=r"data.train: size \(50 before, 40 now\)"):
+        prepare(quickstart(), tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

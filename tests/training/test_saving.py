@@ -1,5 +1,6 @@
 """Whatever happens to a training or to its checkpoints, a whole one is there, is chosen, and what is not is named."""
 
+import errno
 import json
 import os
 import random
@@ -16,7 +17,8 @@ from pathlib import Path
 import pytest
 from trial_crashes import trainer_with_a_checkpoint
 
-from hf_vanilla.training.checkpoints import MANIFEST, DamagedCheckpointError, verify
+from hf_vanilla.run_directory import MANIFEST
+from hf_vanilla.training.checkpoints import DamagedCheckpointError, average_checkpoints, verify
 from hf_vanilla.training.saving import (
     RunInUseError,
     SavingError,
@@ -290,6 +292,60 @@ def test_two_trainings_cannot_write_one_run(tmp_path: Path) -> None:
         other.kill()
     with only_writer(tmp_path):
         pass
+
+
+def test_two_threads_cannot_write_one_run(tmp_path: Path) -> None:
+    """Locks of files belong to a process: a second one would be granted, and its end would end the first."""
+    refused = pytest.raises(RunInUseError, match="by another thread of this process")
+    with only_writer(tmp_path), refused, only_writer(tmp_path):
+        pass
+    with pytest.raises(KeyError), only_writer(tmp_path):
+        raise KeyError
+    with only_writer(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_written_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    monkeypatch.setattr("fcntl.lockf", without_support(number))
+    with only_writer(tmp_path):
+        (warning,) = capsys.readouterr().err.splitlines()
+    assert "is on a file system without locks" in warning
+
+
+def test_other_errors_of_locks_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.lockf", without_support(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"), only_writer(tmp_path):
+        pass
+
+
+def test_a_file_system_that_cannot_sync_folders_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", without_support(errno.EINVAL))
+    verify(small_checkpoint(tmp_path, 1))
+
+
+def without_support(number: int) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, "0o640"), (0o002, "0o664")])
+def test_every_file_of_a_run_has_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: str) -> None:
+    before = os.umask(umask)
+    try:
+        trainer = trainer_with_a_checkpoint(tmp_path / "run", limit=5)
+        trainer.save_model()
+        average_checkpoints(trainer.run, 1, "last", "loss", False)
+        trainer.save_model()
+    finally:
+        os.umask(before)
+    files = {path: oct(path.stat().st_mode & 0o777) for path in trainer.run.rglob("*") if path.is_file()}
+    assert {"model.safetensors", "tokenizer.json", "optimizer.pt"} <= {path.name for path in files}
+    assert set(files.values()) == {mode}, files
 
 
 def test_what_was_left_unfinished_is_removed_at_the_next_start(tmp_path: Path) -> None:

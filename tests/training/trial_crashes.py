@@ -23,7 +23,7 @@ from hf_vanilla.data.batching import TokenBudgetBatches
 from hf_vanilla.data.corpus import Pair
 from hf_vanilla.data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus
 from hf_vanilla.data.tokenizer import train_tokenizer
-from hf_vanilla.training.checkpoints import step_of
+from hf_vanilla.run_directory import step_of
 from hf_vanilla.training.saving import SavingError, newest_whole_checkpoint, only_writer
 from hf_vanilla.training.trainer import VanillaTrainer
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 import hf_vanilla_cli as cli
-from hf_vanilla.training.checkpoints import checkpoints_of, step_of
+from hf_vanilla.run_directory import checkpoints_of, step_of
 from hf_vanilla.training.run import train  # noqa: F401 -- imported once here, not in every child
 
 RECIPE = Path(__file__).parents[2] / "configs" / "quickstart.yaml"

@@ -1,0 +1,246 @@
+"""
+A recipe's tokenizer and encoded pairs: made once, then read from the run directory.
+
+`prepared.json` records what they were made of, so that a run never goes on with another text or tokenizer than it
+began with: not if files moved or changed, and not if the encoded pairs were deleted.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import datasets
+import numpy as np
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ..data.contents import Checksums, Contents, changes, contents_of
+from ..data.corpus import Corpus, read_pairs
+from ..data.dataset import LengthLimits, encode_corpus, lengths_of
+from ..data.errors import InvalidDataError
+from ..data.tokenizer import train_tokenizer
+from ..files import write_whole
+from ..messages import say
+from ..run_directory import DATA, PREPARED, RECIPE, TOKENIZER, WEIGHTS, checkpoints_of
+from .recipe import Recipe, RecipeError, refuse_another_recipe
+from .saving import explained, move_files, unfinished
+
+SPLITS = ("train", "validation")
+SOURCES = ("data.folder", "data.train", "data.validation")  # keys that say where the text is
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a training starts from."""
+
+    tokenizer: PreTrainedTokenizerFast
+    train: datasets.Dataset
+    validation: datasets.Dataset
+
+    def checksums(self) -> dict[str, str]:
+        """What all ranks must have in common."""
+        sums = {split: hashlib.sha256(lengths_of(getattr(self, split)).tobytes()).hexdigest() for split in SPLITS}
+        numbers = {split: f"{len(getattr(self, split)):,}" for split in SPLITS}
+        return {
+            "the tokenizer (its checksum)": checksum_of_tokenizer(self.tokenizer),
+            **{f"the number of {split} pairs": numbers[split] for split in SPLITS},
+            **{f"the lengths of {split} pairs (their checksum)": sums[split] for split in SPLITS},
+        }
+
+
+@dataclass
+class Record:
+    """
+    What was prepared, and of what.
+
+    Args:
+        sources: The contents of the corpora of each split; nothing if a version prepared them that kept no record.
+        checksums: Of their files, to know these again without reading them.
+        tokenizer: The checksum of the tokenizer, once there is one.
+        encoded: For each split that is encoded, the number of its pairs and the checksum of their ids.
+    """
+
+    sources: dict[str, list[Contents]] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
+    tokenizer: str | None = None
+    encoded: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, run: Path) -> Self | None:
+        """None if nothing was prepared, or by a version that kept no record."""
+        file = run / PREPARED
+        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+    def write(self, run: Path) -> None:
+        write_whole(run / PREPARED, json.dumps(asdict(self), indent=1))
+
+
+def prepare(recipe: Recipe, run: Path) -> Prepared:
+    """
+    Make the tokenizer and the encoded pairs, or take those that are there. On the main process only.
+
+    A run that was prepared or trained goes on with the same text and tokenizer or not at all. A preparation that did
+    not come to its end goes on only with the same recipe and text, and otherwise starts again.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    before = Record.read(run)
+    is_begun = is_trained(run) or is_encoded(run)
+    if is_begun:
+        refuse_another_recipe(recipe, run / RECIPE, SOURCES if before and before.sources else ())
+    record = look_at_sources(recipe, run, before)
+    if is_begun and before:
+        refuse_another_text(recipe, run, before, record)
+    if before and (is_begun or (before.sources == record.sources and is_written(recipe, run))):
+        record.tokenizer, record.encoded = before.tokenizer, before.encoded
+    write_whole(run / RECIPE, recipe.text)
+    record.write(run)
+    make_tokenizer(recipe, run, record, is_begun)
+    for split in SPLITS:
+        encode(recipe, run, split, record)
+    return read_prepared(run)
+
+
+def read_prepared(run: Path) -> Prepared:
+    """What the main process prepared."""
+    pairs = {split: datasets.Dataset.from_file(str(encoded_file(run, split))) for split in SPLITS}
+    return Prepared(AutoTokenizer.from_pretrained(run), **pairs)
+
+
+def encoded_file(run: Path, split: str) -> Path:
+    return run / DATA / f"{split}.arrow"
+
+
+def is_encoded(run: Path) -> bool:
+    return all(encoded_file(run, split).exists() for split in SPLITS)
+
+
+def is_trained(run: Path) -> bool:
+    """Whether there are weights that were trained with the recipe of the run."""
+    return (run / WEIGHTS).exists() or bool(checkpoints_of(run))
+
+
+def is_written(recipe: Recipe, run: Path) -> bool:
+    file = run / RECIPE
+    return file.exists() and file.read_text(encoding="utf-8") == recipe.text
+
+
+def look_at_sources(recipe: Recipe, run: Path, before: Record | None) -> Record:
+    """What text the corpora have now. Once it is all encoded, their files may be gone."""
+    known = before or Record()
+    if is_encoded(run) and not known.sources:
+        return known
+    checksums = Checksums(known.checksums)
+    try:
+        sources = {split: [contents_of(c, checksums) for c in getattr(recipe.data, split)] for split in SPLITS}
+    except InvalidDataError as error:
+        if not is_encoded(run):
+            raise
+        refuse_another_recipe(
+            recipe, run / RECIPE
+        )  # the text cannot be compared: then at least its files have the same names
+        say(f"{error}; going on with the pairs that were encoded before")
+        return Record(known.sources, known.checksums)
+    return Record(sources, checksums.used)
+
+
+def refuse_another_text(recipe: Recipe, run: Path, before: Record, now: Record) -> None:
+    """A run goes on only with the text that it began with, though its files may be elsewhere."""
+    found = [
+        f"data.{split}: {change}"
+        for split in before.sources
+        for change in changes(before.sources[split], now.sources[split], getattr(recipe.data, split))
+    ]
+    if found:
+        raise RecipeError(
+            f"{run} was begun with other data: changed is {'; '.join(found)}; choose another --output, or bring back "
+            "what it was begun with"
+        )
+
+
+def make_tokenizer(recipe: Recipe, run: Path, record: Record, is_begun: bool) -> None:
+    """Have the tokenizer of the run in its place: the one that it was begun with, or for a new run a new one."""
+    place = place_of_tokenizer(run, record.tokenizer) if is_begun or record.tokenizer else None
+    if place is None and is_begun:
+        raise RecipeError(
+            f"{run} was begun with a tokenizer that is neither in {TOKENIZER} nor in a checkpoint any more: bring it "
+            "back, or choose another --output"
+        )
+    if place is None:
+        for split in SPLITS:  # what was encoded has the ids of another tokenizer
+            encoded_file(run, split).unlink(missing_ok=True)
+        record.encoded = {}
+        section = recipe.tokenizer
+        texts = texts_of(recipe.data.train)
+        save_tokenizer(train_tokenizer(texts, section.kind, section.vocab_size, section.lowercase), run)
+    elif place != run:
+        save_tokenizer(AutoTokenizer.from_pretrained(place), run)
+    record.tokenizer = checksum_of_tokenizer(AutoTokenizer.from_pretrained(run))
+    record.write(run)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: Path) -> None:
+    """Write all of its files or none."""
+    aside = unfinished(run) / "tokenizer"
+    with explained("the tokenizer", aside, run):
+        tokenizer.save_pretrained(aside)
+        move_files(aside, run)
+
+
+def place_of_tokenizer(run: Path, checksum: str | None) -> Path | None:
+    """The run, or else the newest checkpoint, that has the tokenizer with a checksum, if that is known."""
+    for place in (run, *reversed(checkpoints_of(run))):
+        is_there = (place / TOKENIZER).exists()
+        if is_there and checksum in (None, checksum_of_tokenizer(AutoTokenizer.from_pretrained(place))):
+            return place
+    return None
+
+
+def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
+    """Have the encoded pairs of a split in their file. If they were deleted, they must become the same again."""
+    file, before = encoded_file(run, split), record.encoded.get(split)
+    if file.exists():
+        pairs = datasets.Dataset.from_file(str(file))
+        say(f"{split}: {len(pairs):,} pairs, encoded before in {file}")
+        record.encoded[split] = before or summary_of(pairs)
+    else:
+        limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
+        tokenizer = AutoTokenizer.from_pretrained(run)
+        pairs, skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file)
+        record.encoded[split] = summary_of(pairs)
+        if before and before != record.encoded[split]:
+            file.unlink()
+            raise RecipeError(
+                f"data.{split}: encoded again it has {len(pairs):,} pairs of other tokens than the {before['pairs']:,} "
+                f"that {run} was begun with, though the text is the same: another version of tokenizers or "
+                "hf_vanilla reads it otherwise; install those of the beginning, or choose another --output"
+            )
+        say(f"{split}: {len(pairs):,} pairs; skipped: {skipped}")
+        if is_trained(run) and not before:
+            say(f"{split}: its pairs were deleted, and no record says whether these are the same")
+    record.write(run)
+
+
+def checksum_of_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
+    """SHA-256 of all that decides which tokens a text has; not of how the last texts were padded and truncated."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str()) | {"padding": None, "truncation": None}
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def summary_of(pairs: datasets.Dataset) -> dict[str, Any]:
+    """The number of pairs, and a checksum of all their ids."""
+    digest = hashlib.sha256()
+    for name in ("source_ids", "target_ids"):
+        chunks = pairs.data.column(name).chunks
+        for chunk in chunks:
+            digest.update(np.diff(chunk.offsets))
+        for chunk in chunks:
+            digest.update(chunk.flatten().to_numpy())
+    return {"pairs": len(pairs), "ids": digest.hexdigest()}
+
+
+def texts_of(corpora: Iterable[Corpus]) -> Iterator[str]:
+    for pair in read_pairs(corpora):
+        yield from pair.source
+        yield pair.target
