@@ -27,8 +27,9 @@ from transformers import (
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..memory import keep_freed_memory, peak_memory
+from ..training.arguments import training_arguments
 from ..training.recipe import Recipe, load_recipe
-from ..training.run import Prepared, new_model, prepare, train, training_arguments
+from ..training.run import Prepared, new_model, prepare, train
 from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
 from .rounds import Figures, Row, measured_rows

@@ -26,9 +26,10 @@ from ..data.tokenizer import Encoder
 from ..files import free_space
 from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from .arguments import arguments_here
 from .cpu import make_fast_on_cpu
 from .recipe import Recipe
-from .run import Prepared, new_model, prepare, training_arguments
+from .run import Prepared, new_model, prepare
 
 TIMED_STEPS = 3
 RARE = 5  # occurrences
@@ -102,7 +103,7 @@ def check(recipe: Recipe, run: Path) -> Report:
     """Prepare the data of a recipe for good measure, build its model, and take a few steps. `run` stays as it is."""
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
-        arguments = training_arguments(recipe, Path(folder))
+        arguments = arguments_here(recipe, Path(folder))
         prepared = prepare(recipe, Path(folder))
         plan = _plan(recipe, arguments, prepared)
         report = Report()

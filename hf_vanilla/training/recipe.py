@@ -1,11 +1,10 @@
 """A YAML file and overrides to one frozen, checked recipe."""
 
 import difflib
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +17,14 @@ from ..data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Tabl
 from ..data.tokenizer import TokenizerKind
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
+from . import yaml12
+from .options import (
+    contradictions,
+    refused_arguments,
+    refused_in_generation,
+    refused_in_model,
+    wrong_numbers,
+)
 
 
 class RecipeError(ValueError):
@@ -91,7 +98,7 @@ class Recipe:
 def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe; each override is `section.key=value`, its value in YAML."""
     try:
-        recipe = _parsed(file.read_text(encoding="utf-8"))
+        recipe = yaml12.load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecipeError(f"{file}: cannot be read: {error}") from None
     recipe = _sections({} if recipe is None else recipe, str(file))
@@ -124,7 +131,7 @@ WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
 
 def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
     """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
-    before, now = (_flat(_parsed(text)) for text in (file.read_text(encoding="utf-8"), recipe.text))
+    before, now = (_flat(yaml12.load(text)) for text in (file.read_text(encoding="utf-8"), recipe.text))
     may_change: tuple[str, ...] = MAY_CHANGE
     if recipe.arguments.get("lr_scheduler_type", WITHOUT_END[0]) in WITHOUT_END:
         may_change += ("training.max_steps", "training.num_train_epochs")
@@ -140,23 +147,11 @@ def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
         )
 
 
-def _parsed(text: str) -> Any:
-    return yaml.load(text, _Yaml)  # noqa: S506 -- a SafeLoader
-
-
 def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
 
 
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
-NOT_TO_SET = dict.fromkeys(
-    ("output_dir", "predict_with_generate", "label_smoothing_factor", "generation_config"),
-    "is set by hf_vanilla itself",
-) | {
-    "push_to_hub": "would publish the training text, which is in the run directory too; load the finished model with "
-    "AutoModelForSeq2SeqLM and call its push_to_hub",
-    "save_only_model": "would leave nothing to go on from; training.save_total_limit saves space",
-}
 
 
 def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
@@ -164,10 +159,10 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     own = {field.name for field in fields(TrainingSection)}
     training = {key: value for key, value in sections["training"].items() if key in own}
     arguments = {key: value for key, value in sections["training"].items() if key not in own}
-    for key, reason in NOT_TO_SET.items():
-        if arguments.get(key, False) is not False:
-            raise RecipeError(f"training.{key}: {reason}")
     generation = sections["generation"]
+    _refuse(refused_arguments(arguments))
+    _refuse(refused_in_model(sections["model"]))
+    _refuse(refused_in_generation(generation))
     try:
         GenerationConfig(**generation)
     except (ValueError, TypeError) as error:
@@ -182,15 +177,23 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     _check_numbers(data, tokenizer, extras)
     model = _model(sections["model"])
     _check_positions(data, model)
+    arguments = _checked(Seq2SeqTrainingArguments, arguments, "training", own)
+    _refuse(wrong_numbers(arguments))
+    _refuse(contradictions(arguments, asdict(extras)))
     return Recipe(
         data=data,
         tokenizer=tokenizer,
         training=extras,
         model=model,
-        arguments=_checked(Seq2SeqTrainingArguments, arguments, "training", own),
+        arguments=arguments,
         generation=generation,
-        text=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        text=yaml12.dump(recipe),
     )
+
+
+def _refuse(mistakes: Iterable[str]) -> None:
+    for mistake in mistakes:
+        raise RecipeError(mistake)
 
 
 def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: TrainingSection) -> None:
@@ -310,7 +313,7 @@ def _override(recipe: dict[str, Any], override: str) -> None:
         place = place.setdefault(parent, {})
         _mapping(place, name)
     try:
-        place[key] = _parsed(text)
+        place[key] = yaml12.load(text)
     except yaml.YAMLError:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
 
@@ -331,20 +334,3 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 def _unknown(where: str, key: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
     return f"{where}: there is no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-
-
-class _Yaml(yaml.SafeLoader):
-    """YAML 1.2, where 5e-3 is a number and `no` a word. To PyYAML, of 1.1, it is the other way round."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"([-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
-    list("-+.0123456789"),
-)
