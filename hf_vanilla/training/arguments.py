@@ -63,7 +63,7 @@ def arguments_here(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
         arguments = Seq2SeqTrainingArguments(output_dir=str(run), **chosen)
         _check_device(arguments)
         _check_names(arguments)
-        _try_optimizer(recipe, arguments)
+        _try_optimizer(arguments)
     if error := _error_of_search(yaml12.dump(dict(recipe.generation)), recipe.tokenizer.vocab_size):
         raise RecipeError(f"generation: {error}")
     return arguments
@@ -119,16 +119,13 @@ def _check_names(arguments: Seq2SeqTrainingArguments) -> None:
             raise RecipeError(f"training.report_to: {name!r} is unknown or not installed (installed: {installed})")
 
 
-def _try_optimizer(recipe: Recipe, arguments: Seq2SeqTrainingArguments) -> None:
+def _try_optimizer(arguments: Seq2SeqTrainingArguments) -> None:
     """Make the optimizer and its schedule for one weight: they check their options, and Trainer makes them late."""
-    model = None
-    if arguments.optim_target_modules or "lomo" in arguments.optim:
-        with torch.device("meta"):
-            model = VanillaForConditionalGeneration(VanillaConfig(**recipe.model))
-    kind, options = Seq2SeqTrainer.get_optimizer_cls_and_kwargs(arguments, model)
+    kind: Any
+    kind, options = Seq2SeqTrainer.get_optimizer_cls_and_kwargs(arguments)
     weights = [torch.nn.Parameter(torch.zeros(1))]
     optimizer: torch.optim.Optimizer = torch.optim.SGD(weights, arguments.learning_rate)
-    if getattr(torch.optim, kind.__name__, None) is kind:
+    if kind.__module__.startswith("torch.optim"):
         optimizer = kind(weights, **options)
     steps = arguments.max_steps if arguments.max_steps > 0 else UNKNOWN_STEPS
     get_scheduler(
