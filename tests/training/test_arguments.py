@@ -1,11 +1,11 @@
 """Every option of Trainer works as it says, or is refused with what to set instead; and early, whatever is wrong."""
 
+import gc
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,12 @@ EVALUATES = ["training.eval_strategy=steps", "training.eval_steps=2"]
 SAVES = [*EVALUATES, "training.save_strategy=steps", "training.save_steps=1"]
 WORKERS = ["training.dataloader_num_workers=1"]
 Make = Callable[..., VanillaTrainer]
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate collects garbage before each training, which takes longer than such a training."""
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +117,7 @@ def checkpoints(trainer: VanillaTrainer) -> list[str]:
 
 
 def weights(trainer: VanillaTrainer) -> float:
-    return float(sum(weight.abs().sum() for weight in trainer.model.parameters()))
+    return float(sum(weight.detach().abs().sum() for weight in trainer.model.parameters()))
 
 
 def best_weights(trainer: VanillaTrainer) -> float:
@@ -131,15 +137,12 @@ def cleared_caches(trainer: VanillaTrainer) -> int:
 
 
 def recomputed(trainer: VanillaTrainer) -> list[Any]:
-    """With which options parts of the forward pass are computed again in the backward pass."""
-    found = []
+    """With which options layers are computed again in the backward pass."""
+    found: list[Any] = []
     usual = torch.utils.checkpoint.checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            torch.utils.checkpoint,
-            "checkpoint",
-            lambda *arguments, **options: found.append(options) or usual(*arguments, **options),
-        )
+        for module in ("transformers.modeling_utils.checkpoint", "torch.utils.checkpoint.checkpoint"):
+            patch.setattr(module, lambda *args, **options: found.append(options) or usual(*args, **options))
         trainer.train()
     return found
 
@@ -155,19 +158,20 @@ def label_counts(trainer: VanillaTrainer) -> int:
     return counted
 
 
-AS_PROGRAM = partial(Seq2SeqTrainingArguments.get_process_log_level)
+def log_level(arguments: Seq2SeqTrainingArguments) -> int:
+    return int(arguments.get_process_log_level())
 
 
 def on_second_machine(trainer: VanillaTrainer) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Seq2SeqTrainingArguments, "process_index", 1)
-        return AS_PROGRAM(trainer.args)
+        return log_level(trainer.args)
 
 
 def on_second_process(trainer: VanillaTrainer) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Seq2SeqTrainingArguments, "local_process_index", 1)
-        return AS_PROGRAM(trainer.args)
+        return log_level(trainer.args)
 
 
 CHECKPOINTING = ["training.gradient_checkpointing=true"]
@@ -216,7 +220,7 @@ CHANGES: dict[str, tuple[list[str], str, Callable[[VanillaTrainer], Any]]] = {
     "logging_first_step": (["training.logging_steps=2"], "true", lambda t: steps_with(t, "loss")),
     "include_num_input_tokens_seen": ([], "non_padding", lambda t: trained(t).state.num_input_tokens_seen),
     "skip_memory_metrics": ([], "false", lambda t: len(logs(t, "train_mem_cpu_peaked_delta"))),
-    "log_level": ([], "error", lambda t: AS_PROGRAM(t.args)),
+    "log_level": ([], "error", lambda t: log_level(t.args)),
     "log_level_replica": ([], "debug", on_second_process),
     "log_on_each_node": (["training.log_level=error"], "false", on_second_machine),
     "dataloader_num_workers": ([], "1", lambda t: loader(t, "num_workers")),
@@ -392,10 +396,15 @@ def test_memory_is_pinned_for_a_gpu(make: Make, monkeypatch: pytest.MonkeyPatch)
     assert [trainer.get_train_dataloader().pin_memory for trainer in trainers] == [False, True]
 
 
-def test_processes_on_cpus_know_backend_and_timeout(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_on_cpus_know_backend_and_timeout(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(arguments_module, "PartialState", lambda **options: asked.append(options))
-    make("training.ddp_timeout=77", "training.ddp_backend=gloo")
+    overrides = ["training.ddp_timeout=77", "training.ddp_backend=gloo"]
+    monkeypatch.setattr(arguments_module, "Seq2SeqTrainingArguments", lambda **options: pytest.fail(str(options)))
+    with pytest.raises(pytest.fail.Exception, match=r"'ddp_timeout': 77.*'ddp_backend': 'gloo'"):  # they have both, too
+        arguments_here(load_recipe(CONFIGS / "quickstart.yaml", overrides), tmp_path)
     assert asked == [{"cpu": True, "timeout": timedelta(seconds=77), "backend": "gloo"}]
 
 
@@ -411,11 +420,9 @@ def test_options_of_trackers_reach_them(make: Make, monkeypatch: pytest.MonkeyPa
         freeze=lambda **options: reached.update(options),
         log=lambda values: None,
         finish=lambda: None,
-        config={},
+        config=type("Config", (dict,), {"update": lambda *_, **__: None})(),
         context_vars=types.SimpleNamespace(current_space_id=current),
     )
-    trackio.config = types.SimpleNamespace(update=lambda *_, **__: None, __setitem__=None)  # type: ignore[attr-defined]
-    trackio.config = type("Config", (dict,), {"update": lambda *_, **__: None})()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "trackio", trackio)
     monkeypatch.setattr(integration_utils, "is_trackio_available", lambda: True)
     options = [f"training.{option}={str(value).lower()}" for option, (_, value) in TRACKIO.items()]
