@@ -111,7 +111,7 @@ class VanillaTrainer(Seq2SeqTrainer):
         return output
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch and the number of its labels: Trainer's loss is divided by the labels of all processes."""
+        """The loss of a batch, noted with the number of its labels: Trainer takes the mean over batches of any size."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad():
             loss = model(**inputs, skip_logits=True).loss
