@@ -1,4 +1,4 @@
-"""A YAML file and overrides to one frozen, checked recipe."""
+"""Reads a recipe: a YAML file and overrides become one checked, read-only object."""
 
 import difflib
 import types
@@ -19,6 +19,7 @@ from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
 from . import yaml12
 from .options import (
+    DEFAULT_ARGUMENTS,
     contradictions,
     refused_arguments,
     refused_in_generation,
@@ -33,7 +34,7 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the pairs are, and how long they may be."""
+    """Where the training, validation and test pairs are, and how many tokens they may have."""
 
     train: tuple[Corpus, ...]
     validation: tuple[Corpus, ...]
@@ -46,7 +47,7 @@ class DataSection:
 
 @dataclass(frozen=True)
 class TokenizerSection:
-    """How text becomes tokens."""
+    """Which tokenizer is trained on the training pairs."""
 
     kind: TokenizerKind = "bpe"
     vocab_size: int = 8000
@@ -56,7 +57,7 @@ class TokenizerSection:
 
 @dataclass(frozen=True)
 class TrainingSection:
-    """What Seq2SeqTrainingArguments does not have."""
+    """The keys under `training` that Seq2SeqTrainingArguments does not have."""
 
     max_tokens: int = 4096
     early_stopping_patience: int | None = None
@@ -65,16 +66,16 @@ class TrainingSection:
     sample_translations: int = 3
     bleu_tokenize: str = "13a"
     metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "character_error_rate")
-    group_references: bool = False  # a source that stands in a test set several times counts once, with all its targets
+    group_references: bool = False  # score a source that occurs several times once, against all of its targets
 
 
 @dataclass(frozen=True)
 class Recipe:
     """
-    Everything that a training depends on.
+    All settings of a training.
 
-    `model` has fields of VanillaConfig, `arguments` those of Seq2SeqTrainingArguments, `generation` those of
-    GenerationConfig, and only what the file and the overrides say. `text` is all of it as YAML.
+    `model`, `arguments` and `generation` hold only what the file and the overrides set, by the names of VanillaConfig,
+    Seq2SeqTrainingArguments and GenerationConfig. `text` is the whole recipe as YAML.
     """
 
     data: DataSection
@@ -87,20 +88,18 @@ class Recipe:
 
     @property
     def metric(self) -> str:
-        """What the best checkpoint is the best by."""
+        """The name of the score by which the best checkpoint is chosen."""
         return str(self.arguments.get("metric_for_best_model") or "loss").removeprefix("eval_")
 
     @property
     def greater_is_better(self) -> bool:
-        return bool(self.arguments.get("greater_is_better", not self.metric.endswith(("loss", "error_rate"))))
+        chosen = self.arguments.get("greater_is_better")
+        return not self.metric.endswith(("loss", "error_rate")) if chosen is None else bool(chosen)
 
 
 def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe; each override is `section.key=value`, its value in YAML."""
-    try:
-        recipe = yaml12.load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecipeError(f"{file}: cannot be read: {error}") from None
+    recipe = _read(file)
     recipe = _sections({} if recipe is None else recipe, str(file))
     for name, section in recipe.items():
         _mapping(section, name)
@@ -110,30 +109,23 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 MAY_CHANGE = (
-    "data.test",
-    "generation",
-    "training.average",
-    *(
-        "training.logging_",
-        "training.eval_",
-        "training.save_",
-        "training.sample_translations",
-        "training.bleu_tokenize",
-    ),
+    *("data.test", "generation", "training.average", "training.logging_", "training.eval_", "training.save_"),
+    *("training.sample_translations", "training.bleu_tokenize"),
     *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
     *("training.dataloader_", "training.ddp_timeout"),
 )
-"""What a training can go on with after a change: beginnings of keys that decide nothing about its steps."""
+"""A training may go on after these keys have changed, as its steps do not depend on them (beginnings of keys)."""
 
 WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
-"""Schedules of the learning rate that are the same however long a training is."""
+"""Schedules of the learning rate that do not depend on how long the training is."""
 
 
 def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
-    """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
-    before, now = (_flat(yaml12.load(text)) for text in (file.read_text(encoding="utf-8"), recipe.text))
+    """A run goes on only with the recipe in `file`, which it was begun with, or with changes that are allowed."""
+    before, now = _flat(_read(file)), _flat(yaml12.load(recipe.text))
     may_change: tuple[str, ...] = MAY_CHANGE
-    if recipe.arguments.get("lr_scheduler_type", WITHOUT_END[0]) in WITHOUT_END:
+    chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
+    if chosen["lr_scheduler_type"] in WITHOUT_END and not 0 < chosen["warmup_steps"] < 1:
         may_change += ("training.max_steps", "training.num_train_epochs")
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
@@ -147,6 +139,13 @@ def refuse_another_recipe(recipe: Recipe, file: Path) -> None:
         )
 
 
+def _read(file: Path) -> Any:
+    try:
+        return yaml12.load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(f"{file}: cannot be read: {error}") from None
+
+
 def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
 
@@ -157,38 +156,45 @@ SECTIONS = ("data", "tokenizer", "model", "training", "generation")
 def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     sections = {name: recipe.get(name) or {} for name in SECTIONS}
     own = {field.name for field in fields(TrainingSection)}
-    training = {key: value for key, value in sections["training"].items() if key in own}
+    ours = {key: value for key, value in sections["training"].items() if key in own}
     arguments = {key: value for key, value in sections["training"].items() if key not in own}
-    generation = sections["generation"]
-    _refuse(refused_arguments(arguments))
-    _refuse(refused_in_model(sections["model"]))
-    _refuse(refused_in_generation(generation))
-    try:
-        GenerationConfig(**generation)
-    except (ValueError, TypeError) as error:
-        raise RecipeError(f"generation: {error}") from None
-    known = [*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS]
-    for key in generation:
-        if key not in known:
-            raise RecipeError(_unknown("generation", key, known))
     data = _data(sections["data"])
     tokenizer = TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer"))
-    extras = TrainingSection(**_checked(TrainingSection, training, "training"))
-    _check_numbers(data, tokenizer, extras)
+    training = TrainingSection(**_checked(TrainingSection, ours, "training"))
+    _check_numbers(data, tokenizer, training)
     model = _model(sections["model"])
     _check_positions(data, model)
-    arguments = _checked(Seq2SeqTrainingArguments, arguments, "training", own)
-    _refuse(wrong_numbers(arguments))
-    _refuse(contradictions(arguments, asdict(extras)))
     return Recipe(
         data=data,
         tokenizer=tokenizer,
-        training=extras,
+        training=training,
         model=model,
-        arguments=arguments,
-        generation=generation,
+        arguments=_arguments(arguments, training),
+        generation=_generation(sections["generation"]),
         text=yaml12.dump(recipe),
     )
+
+
+def _arguments(section: dict[str, Any], training: TrainingSection) -> dict[str, Any]:
+    ours = asdict(training)
+    _refuse(refused_arguments(section))
+    arguments = _checked(Seq2SeqTrainingArguments, section, "training", ours)
+    _refuse(wrong_numbers(arguments))
+    _refuse(contradictions(arguments, ours))
+    return arguments
+
+
+def _generation(section: dict[str, Any]) -> dict[str, Any]:
+    _refuse(refused_in_generation(section))
+    try:
+        GenerationConfig(**section)
+    except (ValueError, TypeError) as error:
+        raise RecipeError(f"generation: {error}") from None
+    known = [*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS]
+    for key in section:
+        if key not in known:
+            raise RecipeError(_unknown("generation", key, known))
+    return section
 
 
 def _refuse(mistakes: Iterable[str]) -> None:
@@ -197,13 +203,14 @@ def _refuse(mistakes: Iterable[str]) -> None:
 
 
 def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: TrainingSection) -> None:
+    patience = training.early_stopping_patience
     for name, number, least in (
         ("data.max_source_length", data.max_source_length, 1),
         ("data.max_target_length", data.max_target_length, 1),
         ("tokenizer.vocab_size", tokenizer.vocab_size, 1),
         ("training.average_checkpoints", training.average_checkpoints, 1),
         ("training.sample_translations", training.sample_translations, 0),
-        ("training.early_stopping_patience", training.early_stopping_patience or 1, 1),
+        ("training.early_stopping_patience", 1 if patience is None else patience, 1),
     ):
         if not least <= number < 2**31:
             raise RecipeError(f"{name}: {number} must be at least {least}, and less than 2^31")
@@ -231,6 +238,7 @@ def _check_positions(data: DataSection, model: dict[str, Any]) -> None:
 
 
 def _model(section: dict[str, Any]) -> dict[str, Any]:
+    _refuse(refused_in_model(section))
     values = _checked(VanillaConfig, section, "model")
     try:
         VanillaConfig(**values)
@@ -256,7 +264,7 @@ def _data(section: dict[str, Any]) -> DataSection:
 
 
 def _corpus(corpus: Any, folder: Path, where: str) -> Corpus:
-    """Which kind of corpus it is shows in its keys."""
+    """The keys tell the kind of corpus."""
     corpus = dict(_mapping(corpus, where))
     kinds: dict[str, type] = {"generated": GeneratedPairs, "dataset": HubDataset, "file": Table}
     kind = next((kind for key, kind in kinds.items() if key in corpus), ParallelText)
@@ -270,7 +278,7 @@ def _corpus(corpus: Any, folder: Path, where: str) -> Corpus:
 
 
 def _checked(cls: type, values: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> dict[str, Any]:
-    """`values` as the types of the fields of `cls`. `also` are other keys that could have been meant."""
+    """`values` with the types that the fields of `cls` have. `also`: more valid keys, to suggest for misspelt ones."""
     types_of = {field.name: field.type for field in fields(cls) if field.init and not field.name.startswith("_")}
     for key in values:
         if key not in types_of:
@@ -279,7 +287,7 @@ def _checked(cls: type, values: Mapping[str, Any], where: str, also: Iterable[st
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
-    """`value`, of the type `hint`: YAML has no paths and no tuples, and writes 1.0 as 1."""
+    """`value` as the type `hint`: YAML has no paths and no tuples, and people write 1.0 as 1."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     options = typing.get_args(hint) if is_union else (hint,)
     if type(value) is int and float in options and int not in options:

@@ -428,3 +428,94 @@ def test_options_of_trackers_reach_them(make: Make, monkeypatch: pytest.MonkeyPa
     options = [f"training.{option}={str(value).lower()}" for option, (_, value) in TRACKIO.items()]
     trained(make("training.report_to=trackio", *options))
     assert {name: reached[name] for name, _ in TRACKIO.values()} == dict(TRACKIO.values())
+
+
+PAPER = [f"model.{key}={value}" for key, value in {"d_model": 512, "num_heads": 8}.items()]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "peak"),
+    [
+        ([], 512**-0.5 * 4000**-0.5),
+        (["warmup_steps=100"], 512**-0.5 * 100**-0.5),
+        (["warmup_steps=0.1", "max_steps=5000"], 512**-0.5 * 500**-0.5),
+        (["warmup_steps=100", "max_steps=-1", "lr_scheduler_type=cosine"], 512**-0.5 * 100**-0.5),
+        (["warmup_steps=100", "learning_rate=0.25"], 0.25),
+        (["warmup_steps=0", "learning_rate=0.25"], 0.25),
+    ],
+)
+def test_the_learning_rate_is_that_of_equation_3_unless_it_is_set(
+    recipe_without_rate: Path, tmp_path: Path, overrides: list[str], peak: float
+) -> None:
+    recipe = load_recipe(recipe_without_rate, [*PAPER, *(f"training.{override}" for override in overrides)])
+    arguments = arguments_here(recipe, tmp_path)
+    assert arguments.learning_rate == pytest.approx(peak)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["warmup_steps=0"], "there is none (training.lr_scheduler_type 'inverse_sqrt', training.warmup_steps 0)"),
+        (["lr_scheduler_type=constant"], "there is none (training.lr_scheduler_type 'constant'"),
+        (["lr_scheduler_type=reduce_lr_on_plateau"], "there is none"),
+        (["warmup_steps=0.1", "num_train_epochs=3"], "warmup_steps (0.1) is a share of a number of steps that is not"),
+    ],
+)
+def test_without_a_known_warm_up_the_learning_rate_must_be_set(
+    recipe_without_rate: Path, tmp_path: Path, overrides: list[str], reason: str
+) -> None:
+    with pytest.raises(RecipeError) as error:
+        arguments_here(load_recipe(recipe_without_rate, [f"training.{override}" for override in overrides]), tmp_path)
+    assert str(error.value).startswith("training.learning_rate: is missing. ")
+    assert reason in str(error.value)
+
+
+@pytest.fixture
+def recipe_without_rate(tmp_path: Path) -> Path:
+    file = tmp_path / "recipe.yaml"
+    corpus = "{generated: spoken_forms, split: train, size: 9}"
+    file.write_text(f"data: {{train: {corpus}, validation: {corpus}}}\ntokenizer: {{vocab_size: 300}}\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.lr_scheduler_type=cosin", "training: cosin is not a valid SchedulerType"),
+        ("training.lr_scheduler_kwargs={cycles: 2}", "unexpected keyword argument 'cycles'"),
+        ("training.lr_scheduler_type=warmup_stable_decay", "num_decay_steps"),
+        ("training.optim=adam", "training: adam is not a valid OptimizerNames"),
+        ("training.optim=lomo", "training: You need to"),
+        ("training.optim_args=momentum", "training: not enough values to unpack"),
+        ("training.log_level=loud", "'loud' is none of debug, info, warning, error, critical, passive"),
+        ("training.report_to=nowhere", "training.report_to: 'nowhere' is unknown or not installed"),
+        ("generation.num_beams=two", "generation: "),
+        ("generation.num_beams=0", "generation: "),
+        ("generation.max_length=x", "generation: "),
+        ("generation.length_penalty=x", "generation: "),
+        ("generation.length_penalty_type=wu", "length_penalty_type ('wu') must be 'gnmt' or None"),
+        ("generation.max_length_beyond_source=-1", "max_length_beyond_source (-1) must not be negative"),
+        ("generation.num_beam_groups=2", "generation: "),
+    ],
+)
+def test_what_would_fail_late_is_refused_before_anything_is_prepared(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    recipe = load_recipe(CONFIGS / "quickstart.yaml", [override])
+    with pytest.raises(RecipeError) as error:
+        training_arguments(recipe, tmp_path / "run")
+    assert message in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_search_that_works_is_not_refused(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    for search in (
+        ["num_beams=5", "length_penalty_type=gnmt", "max_length=null", "max_length_beyond_source=50"],
+        ["num_beams=1", "do_sample=true", "top_k=5", "min_length=3"],
+        ["max_new_tokens=1000000000", "min_new_tokens=20"],
+        ["suppress_tokens=[399]", "use_cache=false"],
+    ):
+        overrides = [f"generation.{option}" for option in search]
+        training_arguments(load_recipe(CONFIGS / "quickstart.yaml", overrides), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)

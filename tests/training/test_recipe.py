@@ -14,6 +14,7 @@ from hf_vanilla.data.corpus import HubDataset, ParallelText, Table
 from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import training_arguments
 
+FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.yaml"))
 MINIMAL: dict[str, Any] = {
@@ -116,6 +117,7 @@ def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> No
         ("tokenizer.dropout=1", "tokenizer.dropout: 1.0 must be at least 0 and less than 1"),
         ("training.max_tokens=100", "training.max_tokens: 100 is too few for the longest text"),
         ("training.average_checkpoints=0", "training.average_checkpoints: 0 must be at least 1"),
+        ("training.early_stopping_patience=0", "training.early_stopping_patience: 0 must be at least 1"),
         ("modle.d_model=3", "'modle.d_model=3': an override is section.key=value"),
         ("training.max_steps", "'training.max_steps': an override is section.key=value"),
         ("training.max_steps=[", "'training.max_steps=[': '[' is not YAML"),
@@ -196,6 +198,29 @@ def test_texts_may_not_be_longer_than_learned_positions(minimal: Path) -> None:
     load_recipe(minimal, [*overrides, "data.max_source_length=200", "data.max_target_length=200"])
 
 
+def test_null_means_that_a_key_is_not_set(minimal: Path) -> None:
+    recipe = load_recipe(minimal, ["training.metric_for_best_model=bleu", "training.greater_is_better=null"])
+    assert recipe.greater_is_better
+    assert not load_recipe(minimal, ["training.metric_for_best_model=null"]).greater_is_better
+
+
+def test_a_training_may_get_longer_only_where_its_learning_rates_stay(minimal: Path, tmp_path: Path) -> None:
+    def refused(*overrides: str) -> bool:
+        begun = tmp_path / "begun.yaml"
+        begun.write_text(load_recipe(minimal, overrides).text)
+        try:
+            refuse_another_recipe(load_recipe(minimal, [*overrides, "training.max_steps=20"]), begun)
+        except RecipeError as error:
+            assert "training.max_steps (10 before, 20 now)" in str(error)  # noqa: PT017
+            return True
+        return False
+
+    assert not refused("training.warmup_steps=5")
+    assert not refused("training.lr_scheduler_type=constant")
+    assert refused("training.warmup_steps=0.5")
+    assert refused("training.warmup_steps=5", "training.lr_scheduler_type=linear")
+
+
 def test_an_empty_section_is_one_that_is_not_there(minimal: Path, tmp_path: Path) -> None:
     expected = load_recipe(minimal, ["generation.num_beams=2"])
     minimal.write_text(minimal.read_text().replace("generation:\n  num_beams: 2\n", "generation:\n"))
@@ -256,7 +281,7 @@ def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path)
     originals = [MINIMAL, yaml.safe_load((CONFIGS / "quickstart.yaml").read_text())]
     messages = []
     for number in range(10_000):
-        file.write_text(yaml.safe_dump(mutated(originals[number % 2], dice)))
+        file.write_text(yaml.dump(mutated(originals[number % 2], dice), Dumper=FAST_DUMPER))
         try:
             training_arguments(load_recipe(file), tmp_path)
         except RecipeError as error:
