@@ -1,4 +1,4 @@
-"""A recipe's arguments for Trainer on this machine: defaults are filled in, and what cannot work here is refused."""
+"""Makes Trainer's arguments from a recipe, with our defaults, and refuses what cannot work on this machine."""
 
 import math
 import shlex
@@ -24,26 +24,27 @@ from .options import DEFAULT_ARGUMENTS, WITHOUT_WARM_UP
 from .recipe import Recipe, RecipeError
 
 BY_A_METRIC = ("reduce_lr_on_plateau", "greedy")
-"""Schedules that follow the scores of validations."""
+"""Schedules that lower the learning rate when validations stop getting better."""
 
 UNKNOWN_STEPS = 10_000
-"""In place of the number of steps where the data decide it, to see whether a schedule can be made."""
+"""Stands for the number of steps where the data decide it, when a schedule is made on trial."""
 
 
 def training_arguments(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
-    """The arguments for one process of a training. Whatever is wrong with them is said before anything is prepared."""
+    """The arguments for this process of a training. Whatever is wrong with them is raised before data are prepared."""
     arguments = arguments_here(recipe, run)
     if arguments.n_gpu > 1:
+        launch = f"accelerate launch --num_processes {arguments.n_gpu} -m hf_vanilla"
         raise RecipeError(
-            f"this process sees {arguments.n_gpu} GPUs, and Trainer would split every batch among them, with another "
-            f"loss. To use them all: accelerate launch --num_processes {arguments.n_gpu} -m hf_vanilla {_command()} "
-            f"(training.max_tokens is for each process). To use one: CUDA_VISIBLE_DEVICES=0 hf-vanilla {_command()}"
+            f"this process sees {arguments.n_gpu} GPUs, and Trainer would split each batch among them (DataParallel), "
+            f"which changes the loss. To use them all: {launch} {_command()} (training.max_tokens is for each process). "
+            f"To use one: CUDA_VISIBLE_DEVICES=0 hf-vanilla {_command()}"
         )
     return arguments
 
 
 def arguments_here(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
-    """The same, however many GPUs this process sees."""
+    """The arguments for this process, which may see several GPUs (`check` only needs one of them)."""
     chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
     chosen |= {"metric_for_best_model": recipe.metric, "greater_is_better": recipe.greater_is_better}
     on_cpu = not torch.accelerator.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU")
@@ -51,15 +52,15 @@ def arguments_here(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
     chosen.setdefault("bf16", not chosen.get("fp16") and bfloat16_is_fast(chosen["use_cpu"]))
     if "learning_rate" not in chosen:
         chosen["learning_rate"] = peak_of_equation_3(recipe, chosen)
-    if chosen["lr_scheduler_type"] in BY_A_METRIC:
-        best = {"mode": "max" if recipe.greater_is_better else "min"}
-        chosen["lr_scheduler_kwargs"] = best | dict(chosen.get("lr_scheduler_kwargs") or {})
     if chosen["use_cpu"] and "ddp_timeout" in chosen:
         # TrainingArguments does not pass the timeout on to processes on CPUs: they would wait half an hour for one
         # that hangs.
         timeout = timedelta(seconds=chosen["ddp_timeout"])
         PartialState(cpu=True, timeout=timeout, backend=chosen.get("ddp_backend"))
     with _as_recipe_error():
+        if chosen["lr_scheduler_type"] in BY_A_METRIC:
+            best = {"mode": "max" if recipe.greater_is_better else "min"}
+            chosen["lr_scheduler_kwargs"] = best | dict(chosen.get("lr_scheduler_kwargs") or {})
         arguments = Seq2SeqTrainingArguments(output_dir=str(run), **chosen)
         _check_device(arguments)
         _check_names(arguments)
@@ -70,7 +71,7 @@ def arguments_here(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
 
 
 def bfloat16_is_fast(use_cpu: bool) -> bool:
-    """Whether the device that is used computes in bfloat16 itself. Of other devices than CPUs and CUDA, not known."""
+    """Whether the device has instructions for bfloat16. On others than CPUs and CUDA it is off by default."""
     if use_cpu:
         return bool(torch.cpu._is_avx512_bf16_supported())
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -96,7 +97,7 @@ def peak_of_equation_3(recipe: Recipe, chosen: dict[str, Any]) -> float:
 
 
 def _command() -> str:
-    """The command that was given, or its form if Python code is what asks."""
+    """The command line if there is one (training may also be started from Python)."""
     given = sys.argv[1:]
     return shlex.join(given) if given[:1] == ["train"] else "train RECIPE ..."
 
@@ -120,7 +121,7 @@ def _check_names(arguments: Seq2SeqTrainingArguments) -> None:
 
 
 def _try_optimizer(arguments: Seq2SeqTrainingArguments) -> None:
-    """Make the optimizer and its schedule for one weight: they check their options, and Trainer makes them late."""
+    """Make an optimizer and its schedule for one weight, as they check their options: Trainer makes them much later."""
     kind: Any
     kind, options = Seq2SeqTrainer.get_optimizer_cls_and_kwargs(arguments)
     weights = [torch.nn.Parameter(torch.zeros(1))]
@@ -140,14 +141,14 @@ def _try_optimizer(arguments: Seq2SeqTrainingArguments) -> None:
 @lru_cache
 def _error_of_search(generation: str, vocab_size: int) -> str | None:
     """
-    What `generate()` says to a recipe's options, from a search with a tiny model.
+    The error that `generate()` raises with these options, found with a tiny model.
 
-    Validations translate greedily: a mistake here would only be seen after the training.
+    Validations translate greedily, so that it would show only after the training.
     """
     options: dict[str, Any] = yaml12.load(generation)
     for key in ("max_length", "max_new_tokens", "min_length", "min_new_tokens"):
         if isinstance(options.get(key), int):
-            options[key] = min(options[key], 8)  # a few steps, whatever the model answers
+            options[key] = min(options[key], 8)  # to take a few steps only
     sizes = {"d_model": 2, "num_heads": 1, "d_ff": 1, "encoder_layers": 1, "decoder_layers": 1}
     with torch.random.fork_rng(devices=[]):
         model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=max(vocab_size, 4), **sizes)).eval()
@@ -156,7 +157,7 @@ def _error_of_search(generation: str, vocab_size: int) -> str | None:
         try:
             with warnings.catch_warnings(action="ignore"):
                 model.generate(torch.tensor([[3, 2]]), generation_config=GenerationConfig(**ids | options))
-        except Exception as error:  # of any kind, from deep inside
+        except Exception as error:  # generate() raises all kinds
             return f"{type(error).__name__}: {error}"
     return None
 

@@ -1,8 +1,8 @@
 """
-Which keys of transformers a recipe may set, and what decides instead of the others.
+The keys of transformers that a recipe may set, and for the others what decides instead.
 
-A key that would be read by nobody is an error: whoever sets it expects something of it. What is in no table here, such
-as an option of a newer transformers, is an error too, until somebody has looked whether it works.
+A key that would have no effect is an error, because whoever sets it expects one. A key that stands in no table here,
+such as a new option of a newer transformers, is an error too, until somebody has tested that it works.
 """
 
 import math
@@ -36,33 +36,34 @@ DEFAULT_ARGUMENTS: dict[str, Any] = {
 
 WORKING_ARGUMENTS = frozenset(
     (
-        *("num_train_epochs", "max_steps", "seed"),
-        *("full_determinism", "gradient_accumulation_steps", "average_tokens_across_devices"),
-        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs"),
-        *("warmup_steps", "max_grad_norm", "neftune_noise_alpha"),
-        *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
-        *("use_cpu", "bf16", "fp16", "tf32"),
-        *("torch_compile", "torch_compile_backend", "torch_compile_mode", "torch_empty_cache_steps"),
+        # the loop of Trainer
+        *("num_train_epochs", "max_steps", "gradient_accumulation_steps", "average_tokens_across_devices"),
+        *("seed", "full_determinism", "max_grad_norm", "neftune_noise_alpha", "torch_empty_cache_steps"),
         *("activation_checkpointing", "activation_checkpointing_kwargs"),
-        *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
+        *("gradient_checkpointing", "gradient_checkpointing_kwargs"),  # their older names
+        # its optimizer and schedule
+        *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
+        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
+        # its validations, checkpoints and logs
         *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "metric_for_best_model", "greater_is_better"),
         *("save_strategy", "save_steps", "save_total_limit", "load_best_model_at_end"),
-        *("logging_strategy", "logging_steps"),
-        *("logging_first_step", "include_num_input_tokens_seen", "skip_memory_metrics"),
-        *("log_level", "log_level_replica", "log_on_each_node"),
-        *("report_to", "run_name", "project"),
-        *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "hub_private_repo"),
-        *("dataloader_num_workers", "dataloader_pin_memory"),
-        *("dataloader_persistent_workers", "dataloader_prefetch_factor"),
-        "dataloader_multiprocessing_context",
-        *("ddp_backend", "ddp_timeout", "ddp_find_unused_parameters"),
-        *("ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
+        *("logging_strategy", "logging_steps", "logging_first_step", "include_num_input_tokens_seen"),
+        *("skip_memory_metrics", "log_level", "log_level_replica", "log_on_each_node"),
+        *("report_to", "run_name", "project", "hub_private_repo"),
+        *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        # the loader of VanillaTrainer
+        *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
+        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
+        # accelerate, PyTorch and the device
+        *("use_cpu", "bf16", "fp16", "tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        *("ddp_backend", "ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"),
+        "ddp_static_graph",
     )
 )
-"""Each of them is seen to change what it names in tests/training/test_arguments.py."""
+"""For each of them tests/training/test_arguments.py shows an effect."""
 
 _BATCHES = "batches are filled up to a number of tokens: set training.max_tokens"
-_SCORES = "a validation takes the loss and scores translations: see training.metrics and training.sample_translations"
+_SCORES = "validations compute the loss and score translations: see training.metrics and training.sample_translations"
 _UPLOAD = (
     "training would publish its text, which is in the run directory too: load the finished model with "
     "AutoModelForSeq2SeqLM and call its push_to_hub"
@@ -74,16 +75,16 @@ _COMMAND = "the command decides: hf-vanilla train, evaluate or translate"
 
 REFUSED_ARGUMENTS: Mapping[str, str] = {
     "output_dir": "the run directory is --output of hf-vanilla train",
-    "resume_from_checkpoint": "the same command goes on from the newest checkpoint by itself",
+    "resume_from_checkpoint": "the same command continues from the newest checkpoint by itself",
     "label_smoothing_factor": "the model smooths the labels: set model.label_smoothing",
-    "debug": "a training stops when its loss is not a number any more; transformers' own look for overflows fails here",
-    "optim_target_modules": "optimizers of chosen modules, such as GaLore and APOLLO, have not been tried",
-    "data_seed": "the order of the data follows from training.seed",
+    "debug": "transformers' search for overflows fails on this model; training stops when its loss is not finite",
+    "optim_target_modules": "optimizers of chosen modules, such as GaLore and APOLLO, are not supported",
+    "data_seed": "training.seed also decides the order of the data",
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), _COMMAND),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), _BATCHES),
     **dict.fromkeys(
         ("train_sampling_strategy", "length_column_name", "sortish_sampler"),
-        f"texts of similar length are always together, and {_BATCHES}",
+        f"batches always hold texts of similar length; {_BATCHES}",
     ),
     "generation_max_length": "set generation.max_length",
     "generation_num_beams": "set generation.num_beams",
@@ -106,24 +107,26 @@ ONLY_ARGUMENTS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "push_to_hub": ((False,), _UPLOAD),
     "save_only_model": ((False,), "would leave nothing to go on from; training.save_total_limit saves space"),
     "save_on_each_node": ((False,), "there is one run directory, which all machines must see"),
-    "enable_jit_checkpoint": ((False,), "a training saves a checkpoint at SIGTERM as it is"),
-    "ignore_data_skip": ((False,), "a training would not go on exactly where it was stopped"),
-    "restore_callback_states_from_checkpoint": ((True,), "early stopping would begin to count anew"),
-    "logging_nan_inf_filter": ((False,), "a training stops when its loss is not a number any more"),
-    "disable_tqdm": ((True,), "progress is one line for each log, see training.logging_steps"),
-    "auto_find_batch_size": ((False,), "lower training.max_tokens if memory does not suffice"),
-    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), ((False,), "validations use the weights as they are saved")),
-    "use_cache": ((False,), "training has no use for past keys and values; set generation.use_cache"),
+    "enable_jit_checkpoint": ((False,), "training already saves a checkpoint at SIGTERM"),
+    "ignore_data_skip": ((False,), "training would not continue exactly where it was stopped"),
+    "restore_callback_states_from_checkpoint": ((True,), "early stopping would count from zero again"),
+    "logging_nan_inf_filter": ((False,), "it would hide a loss that is not finite, at which training stops"),
+    "disable_tqdm": ((True,), "progress is printed line by line, see training.logging_steps"),
+    "auto_find_batch_size": ((False,), "lower training.max_tokens if memory runs out"),
+    **dict.fromkeys(
+        ("bf16_full_eval", "fp16_full_eval"), ((False,), "validations use the weights in the type they are saved in")
+    ),
+    "use_cache": ((False,), "training does not use cached keys and values; set generation.use_cache"),
     "use_liger_kernel": ((False,), "Liger has no kernels for this model"),
     "liger_kernel_config": ((), "Liger has no kernels for this model"),
-    "dataloader_drop_last": ((False,), "there is no incomplete batch: every epoch has all pairs"),
-    "dataloader_in_order": ((True,), "batches in any order could not be repeated"),
+    "dataloader_drop_last": ((False,), "there are no incomplete batches, and every epoch has all pairs"),
+    "dataloader_in_order": ((True,), "training could not be repeated exactly with batches in another order"),
     "accelerator_config": (
         tuple({"non_blocking": value} for value in (True, False)),
         f"batches are shared among processes by hf_vanilla: only non_blocking may be set; {_LAUNCHER}",
     ),
 }
-"""The values that may be given, beside null. Others would do nothing, or harm."""
+"""The only values that may be set, apart from null: any other would have no effect or do harm."""
 
 _TOKENIZER = "follows from the tokenizer"
 
@@ -163,7 +166,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         ("report_to",),
     ),
 }
-"""Arguments that do something only if one of these is set too."""
+"""Options that have an effect only if one of these is set as well."""
 
 AT_LEAST: Mapping[str, int] = {
     **dict.fromkeys(
@@ -179,7 +182,7 @@ MORE_THAN: Mapping[str, int] = dict.fromkeys(
 LESS_THAN: Mapping[str, int] = {"adam_beta1": 1, "adam_beta2": 1, "seed": 2**32}
 
 WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")
-"""Schedules that begin with the full learning rate."""
+"""Schedules that start at the full learning rate and ignore training.warmup_steps."""
 
 
 def refused_arguments(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -212,7 +215,7 @@ def _refused(
 
 
 def wrong_numbers(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What PyTorch and Trainer would refuse later, when the data have been prepared."""
+    """Numbers that PyTorch or Trainer would refuse only after the data have been prepared."""
     for key, value in arguments.items():
         if not isinstance(value, int | float):
             continue
@@ -230,11 +233,11 @@ def wrong_numbers(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 def contradictions(arguments: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
     """
-    Keys under `training` that cannot be meant together: one of them would do nothing, or fail after the training.
+    Combinations of keys under `training` of which one has no effect or fails later, perhaps after the whole training.
 
     Args:
-        arguments: What the recipe sets of Seq2SeqTrainingArguments.
-        ours: The keys that only hf_vanilla has, with their defaults.
+        arguments: The options of Seq2SeqTrainingArguments that the recipe sets.
+        ours: The keys that only hf_vanilla has, defaults included.
     """
     chosen = DEFAULT_ARGUMENTS | dict(arguments) | dict(ours)
     yield from _without_validation(chosen)

@@ -303,7 +303,7 @@ def test_an_option_that_would_do_nothing_is_refused_with_what_to_set_instead(opt
         ("training.per_device_train_batch_size=8", "training.max_tokens"),
         ("training.train_sampling_strategy=random", "training.max_tokens"),
         ("training.label_smoothing_factor=0", "model.label_smoothing"),
-        ("training.resume_from_checkpoint=false", "the same command goes on"),
+        ("training.resume_from_checkpoint=false", "the same command continues"),
         ("training.generation_num_beams=4", "generation.num_beams"),
         ("training.generation_max_length=4", "generation.max_length"),
         ("training.use_cache=true", "generation.use_cache"),
