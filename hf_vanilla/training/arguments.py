@@ -37,7 +37,7 @@ def training_arguments(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
         launch = f"accelerate launch --num_processes {arguments.n_gpu} -m hf_vanilla"
         raise RecipeError(
             f"this process sees {arguments.n_gpu} GPUs, and Trainer would split each batch among them (DataParallel), "
-            f"which changes the loss. To use them all: {launch} {_command()} (training.max_tokens is for each process). "
+            f"which changes the loss. To use them all: {launch} {_command()} (each has training.max_tokens). "
             f"To use one: CUDA_VISIBLE_DEVICES=0 hf-vanilla {_command()}"
         )
     return arguments

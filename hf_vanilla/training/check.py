@@ -22,7 +22,7 @@ from ..data.batching import TokenBudgetBatches
 from ..data.corpus import read_pairs
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..data.quality import Finding, Split, all_findings
-from ..data.tokenizer import Encoder
+from ..data.tokenizer import BYTES, Encoder
 from ..files import free_space
 from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
@@ -165,7 +165,7 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
     for side, name in enumerate(("source", "target")):
         low, high = np.percentile(plan.lengths[:, side], (50, 99))
         facts[f"{name} tokens"] = (
-            f"{int(plan.lengths[:, side].sum()):,} ({low:.0f} in a usual text, at most {high:.0f} in 99 %)"
+            f"{int(plan.lengths[:, side].sum()):,} (median of a text {low:.0f}, 99th percentile {high:.0f})"
         )
     facts["vocabulary"] = f"{len(plan.prepared.tokenizer):,} tokens"
     facts["batches"] = f"{len(plan.batches):,} an epoch, padding {plan.batches.padding:.1%}"
@@ -176,7 +176,7 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _measured(plan: Plan) -> dict[str, Any]:
-    """Time and memory, from a few steps with batches as they come."""
+    """The time and memory of a training, estimated from a few of its steps."""
     examples = TrainingPairs(plan.prepared.train, plan.prepared.tokenizer)
     collate = PairCollator(plan.prepared.tokenizer.pad_token_id)
     device = plan.arguments.device
@@ -217,7 +217,7 @@ def _findings_of_tokens(plan: Plan, training: Split, others: Mapping[str, Split]
             if ratio > 1.5:
                 yield Finding(
                     f"{name}: its texts fall into {ratio:.1f} times as many tokens as the training texts",
-                    "they seem to be spelt or tokenised otherwise; prepare both in the same way",
+                    "they seem to be spelt or tokenised differently; prepare both in the same way",
                 )
 
 
@@ -229,7 +229,7 @@ def _findings_of_vocabulary(plan: Plan) -> Iterator[Finding]:
             f"{unknown:.0%} of the training tokens are unknown words",
             "raise tokenizer.vocab_size, or set tokenizer.kind: bpe, which has no unknown words",
         )
-    learnt = counts[_first_learnt(tokenizer) :]
+    learnt = counts[_first_learnt(tokenizer, section.kind) :]
     characters = _characters(plan.prepared.train) / counts.sum()
     is_too_large = len(tokenizer) < section.vocab_size
     if section.kind == "bpe" and len(tokenizer) != section.vocab_size:
@@ -263,13 +263,13 @@ def _counts(prepared: Prepared) -> np.ndarray:
     return counts
 
 
-def _first_learnt(tokenizer: PreTrainedTokenizerFast) -> int:
-    """The special tokens and the alphabet of bytes come first, whether they occur or not."""
-    return len(tokenizer.all_special_ids) + 256
+def _first_learnt(tokenizer: PreTrainedTokenizerFast, kind: str) -> int:
+    """Special tokens come first, and before what is learnt from the text all bytes, of which most never occur."""
+    return len(tokenizer.all_special_ids) + (0 if kind == "word" else len(BYTES))
 
 
 def _findings_of_rate(plan: Plan) -> Iterator[Finding]:
-    """Of Adam and its kind: the rates of other optimizers cannot be compared with the paper's."""
+    """Only for Adam and its variants: rates of other optimizers cannot be compared with the paper's."""
     arguments, config = plan.arguments, plan.model.config
     warm_up, rate = arguments.get_warmup_steps(plan.steps), arguments.learning_rate
     if "adam" not in arguments.optim:
@@ -295,7 +295,7 @@ def _findings_of_length(plan: Plan) -> Iterator[Finding]:
     key = "max_steps" if plan.arguments.max_steps > 0 else "num_train_epochs"
     if warm_up > plan.steps / 2 and plan.arguments.lr_scheduler_type not in WITHOUT_WARM_UP:
         yield Finding(
-            f"the warm-up takes {warm_up:,} steps, the training {plan.steps:,}", "lower training.warmup_steps"
+            f"the warm-up takes {warm_up:,} of the {plan.steps:,} steps of the training", "lower training.warmup_steps"
         )
     if plan.epochs < 1:
         yield Finding(
@@ -313,13 +313,14 @@ def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
     arguments, section = plan.arguments, plan.recipe.training
     if arguments.eval_strategy == "steps" and every(arguments.eval_steps, plan.steps) > plan.steps:
         yield Finding(
-            f"a validation each {arguments.eval_steps:,.0f} steps, of {plan.steps:,}: the only one is at the end",
+            f"there is one validation, at the end: training has {plan.steps:,} steps, training.eval_steps is "
+            f"{arguments.eval_steps:,.0f}",
             "lower training.eval_steps",
         )
     if section.average_checkpoints > plan.checkpoints_to_average:
         there = f"{plan.checkpoints_to_average}{'' if section.average == 'last' else ' with a validation'}"
         yield Finding(
-            f"{section.average_checkpoints} checkpoints are to be averaged, and {there} will be there",
+            f"{section.average_checkpoints} checkpoints are to be averaged, and there will be {there}",
             "raise training.save_total_limit, or lower training.save_steps or training.average_checkpoints",
         )
     search = plan.model.generation_config
@@ -328,7 +329,7 @@ def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
     too_long = float((np.concatenate(list(plan.unseen.values()))[:, 1] > longest).mean())
     if too_long > 0.01:
         yield Finding(
-            f"{too_long:.0%} of the targets to be reached are longer than generation.{key} allows",
+            f"{too_long:.0%} of the validation and test targets are longer than generation.{key} allows",
             f"raise generation.{key}",
         )
 
@@ -350,5 +351,5 @@ def _findings_of_room(plan: Plan, free: int) -> Iterator[Finding]:
 
 
 def every(steps: float, total: int) -> int:
-    """Trainer's numbers of steps below 1 are shares of all steps."""
+    """A number of steps, of which Trainer takes those below 1 for a share of all steps."""
     return math.ceil(steps * total) if steps < 1 else int(steps)

@@ -138,8 +138,8 @@ def test_faults_of_the_data_are_found(tmp_path: Path, plant: Callable[[Texts], N
 @pytest.mark.parametrize(
     ("overrides", "found", "advice"),
     [
-        (["training.warmup_steps=600"], "the warm-up takes 600 steps, the training 1,000", "lower"),
-        (["training.warmup_steps=0.6"], "the warm-up takes 600 steps, the training 1,000", "lower"),
+        (["training.warmup_steps=600"], "the warm-up takes 600 of the 1,000 steps", "lower"),
+        (["training.warmup_steps=0.6"], "the warm-up takes 600 of the 1,000 steps", "lower"),
         (["training.learning_rate=0.1"], "a learning rate of 0.1 at the peak is 2.8 times that of", "norm_first: true"),
         (["training.learning_rate=5e-5"], "a learning rate of 5e-05 at the peak is 1/79 of that of", "about 4.0e-03"),
         (
@@ -149,19 +149,23 @@ def test_faults_of_the_data_are_found(tmp_path: Path, plant: Callable[[Texts], N
         ),
         (
             ["training.eval_steps=1001"],
-            "a validation each 1,001 steps, of 1,000: the only one",
+            "there is one validation, at the end: training has 1,000 steps, training.eval_steps is 1,001",
             "lower training.eval_steps",
         ),
-        (["training.average_checkpoints=11"], "11 checkpoints are to be averaged, and 10 will be there", "raise"),
+        (["training.average_checkpoints=11"], "11 checkpoints are to be averaged, and there will be 10", "raise"),
         (
             ["training.average_checkpoints=6", "training.average=best", "training.eval_steps=200"],
-            "6 checkpoints are to be averaged, and 5 with a validation will be there",
+            "6 checkpoints are to be averaged, and there will be 5 with a validation",
             "raise",
         ),
         (["training.max_steps=9", "training.warmup_steps=2"], "9 steps see only a part", "raise training.max_steps"),
         (["training.max_steps=500"], "500 steps see 100,555 target tokens 9.3 times", "540 steps are 10 epochs"),
         (["training.max_steps=-1"], "162 steps see 100,555 target tokens 3.0 times", "raise training.num_train_epochs"),
-        (["generation.max_length=10"], "of the targets to be reached are longer than generation.max_length", "raise"),
+        (
+            ["generation.max_length=10"],
+            "of the validation and test targets are longer than generation.max_length",
+            "raise",
+        ),
         (["generation.max_new_tokens=9"], "longer than generation.max_new_tokens", "raise generation.max_new_tokens"),
         (["tokenizer.kind=word", "tokenizer.vocab_size=100"], "of the training tokens are unknown words", "bpe"),
         (["tokenizer.vocab_size=9000"], "is 9,000, and the training text gives 2,053 tokens: each", "lower tokenizer"),
@@ -201,9 +205,9 @@ def test_the_command_prints_facts_and_findings_and_fails_if_there_are_any(tmp_pa
     assert done.stdout.endswith("\nNothing to change.\n")
     done = CliRunner().invoke(main, [*command, "training.warmup_steps=600"])
     assert done.exit_code == 1
-    assert "\nTo change:\n- the warm-up takes 600 steps" in done.stdout
+    assert "\nTo change:\n- the warm-up takes 600 of" in done.stdout
     done = CliRunner().invoke(main, [*command, "training.warmup_steps=600", "--json"])
-    assert json.loads(done.stdout)["findings"][0].startswith("the warm-up takes 600 steps")
+    assert json.loads(done.stdout)["findings"][0].startswith("the warm-up takes 600 of")
 
 
 def test_the_quick_start_is_found_right(tmp_path: Path) -> None:
