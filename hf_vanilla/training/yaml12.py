@@ -1,8 +1,8 @@
 """
-YAML 1.2: what a scalar without quotes is, by the core schema (https://yaml.org/spec/1.2.2/#103-core-schema).
+YAML 1.2: what a scalar without quotes means, by the core schema (https://yaml.org/spec/1.2.2/#103-core-schema).
 
-PyYAML follows YAML 1.1, to which 1:30 is 90, 010 is 8, `no` is false and 5e-3 a string. Its scanner and parser are used
-here, and only what a scalar means is replaced.
+PyYAML follows YAML 1.1, in which 1:30 is 90, 010 is 8, `no` is false and 5e-3 a string. This module uses its parser and
+replaces what scalars mean.
 """
 
 import re
@@ -11,18 +11,25 @@ from typing import Any
 
 import yaml
 
-NULLS = ("", "~", "null", "Null", "NULL")
-BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-INTEGER = r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
+
+def _integer(text: str) -> int:
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text if base == 10 else text[2:], base)
+
+
+def _float(text: str) -> float:
+    return float(text.replace(".", "", 1) if text.lower().endswith(("inf", "nan")) else text)
+
+
 NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
 NOT_FINITE = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-# The first that matches is taken. Each with the characters that it may begin with.
-SCHEMA = (
-    ("null", "|".join(map(re.escape, NULLS)), ["", *"~nN"]),
-    ("bool", "|".join(BOOLEANS), list("tTfF")),
-    ("int", INTEGER, list("-+0123456789")),
-    ("float", f"{NUMBER}|{NOT_FINITE}", list("-+.0123456789")),
-)
+# Tag: its pattern, the characters that it may begin with, and its value. The first pattern that matches is taken.
+SCHEMA: dict[str, tuple[str, list[str], Callable[[str], Any]]] = {
+    "null": (r"null|Null|NULL|~|", ["", *"~nN"], lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"], lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", [*"-+0123456789"], _integer),
+    "float": (f"{NUMBER}|{NOT_FINITE}", [*"-+.0123456789"], _float),
+}
 
 
 def load(text: str) -> Any:
@@ -35,17 +42,8 @@ def dump(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def _integer(text: str) -> int:
-    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
-    return int(text if base == 10 else text[2:], base)
-
-
-def _float(text: str) -> float:
-    return float(text.replace(".", "", 1) if text.lower().endswith(("inf", "nan")) else text)
-
-
 def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Hashable, Any]:
-    """Each key may be there once: PyYAML would take the last."""
+    """A key may occur once only (PyYAML would silently take its last value)."""
     if not isinstance(node, yaml.MappingNode):
         raise _error("expected a mapping", node)
     values: dict[Hashable, Any] = {}
@@ -59,15 +57,15 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Hashable, Any]:
     return values
 
 
-def _scalar(value_of: Callable[[str], Any]) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], Any]:
-    def construct(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
-        text = str(loader.construct_scalar(node))
-        try:
+def _scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    kind, text = node.tag.rpartition(":")[-1], str(loader.construct_scalar(node))
+    pattern, _, value_of = SCHEMA[kind]
+    try:
+        if re.fullmatch(pattern, text):
             return value_of(text)
-        except (ValueError, KeyError):
-            raise _error(f"{text!r:.40} is no {node.tag.rpartition(':')[-1]}", node) from None
-
-    return construct
+    except ValueError:  # more digits than Python reads
+        pass
+    raise _error(f"{text!r:.40} is no {kind}", node)
 
 
 def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
@@ -77,14 +75,11 @@ def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}
     yaml_constructors = {
-        "tag:yaml.org,2002:null": _scalar(lambda text: None),
-        "tag:yaml.org,2002:bool": _scalar(BOOLEANS.__getitem__),
-        "tag:yaml.org,2002:int": _scalar(_integer),
-        "tag:yaml.org,2002:float": _scalar(_float),
+        **{f"tag:yaml.org,2002:{kind}": _scalar for kind in SCHEMA},
         "tag:yaml.org,2002:str": yaml.SafeLoader.construct_yaml_str,
         "tag:yaml.org,2002:seq": yaml.SafeLoader.construct_yaml_seq,
         "tag:yaml.org,2002:map": _mapping,
-        None: yaml.SafeLoader.construct_undefined,  # any other tag
+        None: yaml.SafeLoader.construct_undefined,  # any other tag is an error
     }
 
 
@@ -92,7 +87,7 @@ class _Dumper(yaml.SafeDumper):
     pass
 
 
-for _kind, _pattern, _first in SCHEMA:
+for _kind, (_pattern, _first, _) in SCHEMA.items():
     _matching = re.compile(rf"(?:{_pattern})\Z")
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _matching, _first)
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _matching, _first)
