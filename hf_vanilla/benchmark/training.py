@@ -27,9 +27,10 @@ from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..memory import keep_freed_memory, peak_memory
 from ..run_directory import read_history
+from ..training.arguments import training_arguments
 from ..training.preparation import Prepared, prepare
 from ..training.recipe import Recipe, load_recipe
-from ..training.run import new_model, train, training_arguments
+from ..training.run import new_model, train
 from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
 from .rounds import Figures, Row, measured_rows

@@ -1,4 +1,4 @@
-"""What can be said of a recipe before it is trained: sizes, costs, and what is probably wrong."""
+"""A look at a recipe before it is trained: sizes, costs, and what is probably wrong."""
 
 import math
 import os
@@ -22,19 +22,39 @@ from ..data.batching import TokenBudgetBatches
 from ..data.corpus import read_pairs
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..data.quality import Finding, Split, all_findings
-from ..data.tokenizer import Encoder
+from ..data.tokenizer import BYTES, Encoder
 from ..files import free_space
 from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..run_directory import refuse_foreign
+from .arguments import arguments_here
 from .cpu import make_fast_on_cpu
+from .options import WITHOUT_WARM_UP
 from .preparation import Prepared, prepare
 from .recipe import Recipe
-from .run import new_model, training_arguments
+from .run import new_model
 
 TIMED_STEPS = 3
-RARE = 5  # occurrences
 BYTES_OF_A_WEIGHT, BYTES_OF_ITS_ADAM = 4, 8
+
+# Rates. Our recipes have one to three times the peak of equation 3 for their width and the warm-up of the paper. For
+# fine-tuning rates are much lower: Trainer's default, 5e-5, is a 14th of it for the base model.
+HIGH_RATE = 2  # times equation 3's peak for the warm-up of the recipe, if layers are normalised after the residual sum
+LOW_RATE = 0.1  # times equation 3's peak for the warm-up of the paper: a shorter one allows for higher rates, no more
+WARM_UP_OF_THE_PAPER = 4000
+
+# Lengths. The quick start sees its data 14 times, the fewest of our recipes, and the paper's base model saw its 4.5
+# million pairs about 20 times. Large data need not be seen so often.
+FEW_EPOCHS = 10
+ENOUGH_TARGET_TOKENS = 10_000_000
+
+# Vocabularies. 100 examples of a token are enough to learn it (Gowda and May, 2020, "Finding the Optimal Vocabulary
+# Size for Neural Machine Translation"), 5 are not. On Multi30k 12 % of 10,000 tokens are rarer, and 52 % of 20,000.
+RARE = 5  # occurrences
+MANY_RARE = 0.5  # of the tokens
+FREQUENT = 20 * 100  # occurrences of the median token: many more tokens would still be frequent enough
+SHORT_TOKENS = 2  # characters in a usual token: on Multi30k 1.8 with 400 tokens, 2.3 with 600, 4.3 with 10,000
+MANY_UNKNOWN = 0.05  # of the words
 
 
 @dataclass
@@ -47,7 +67,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe with its data prepared and its model built, as training would."""
+    """A recipe with its data prepared and its model built, as for training."""
 
     recipe: Recipe
     arguments: Seq2SeqTrainingArguments
@@ -74,6 +94,10 @@ class Plan:
         return sum(weight.numel() for weight in self.model.parameters())
 
     @property
+    def epochs(self) -> float:
+        return self.steps / self.steps_per_epoch
+
+    @property
     def checkpoints(self) -> int:
         """How many there will be at the same time."""
         made = math.ceil(self.steps / self.steps_between_checkpoints)
@@ -87,7 +111,7 @@ class Plan:
 
     @property
     def checkpoints_to_average(self) -> int:
-        """Of the best, only those count that have a validation of their own."""
+        """To choose the best, a checkpoint must have been validated."""
         if self.recipe.training.average == "last" or self.arguments.eval_strategy != "steps":
             return self.checkpoints
         between = self.steps_between_checkpoints
@@ -101,11 +125,11 @@ class Plan:
 
 
 def check(recipe: Recipe, run: Path) -> Report:
-    """Prepare the data of a recipe for good measure, build its model, and take a few steps. `run` stays as it is."""
+    """Prepare the data in a temporary folder, build the model, and take a few steps. `run` stays as it is."""
     refuse_foreign(run)
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
-        arguments = training_arguments(recipe, Path(folder))
+        arguments = arguments_here(recipe, Path(folder))
         prepared = prepare(recipe, Path(folder))
         plan = _plan(recipe, arguments, prepared)
         report = Report()
@@ -115,6 +139,9 @@ def check(recipe: Recipe, run: Path) -> Report:
         languages = recipe.data.source_language, recipe.data.target_language
         report.findings += all_findings(training, texts.values(), languages)
         report.findings += _findings_of_tokens(plan, training, texts)
+        report.findings += _findings_of_vocabulary(plan)
+        report.findings += _findings_of_rate(plan)
+        report.findings += _findings_of_length(plan)
         report.findings += _findings_of_recipe(plan)
         report.facts |= _measured(plan)
         report.findings += _findings_of_room(plan, free_space(run))
@@ -141,18 +168,18 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
     for side, name in enumerate(("source", "target")):
         low, high = np.percentile(plan.lengths[:, side], (50, 99))
         facts[f"{name} tokens"] = (
-            f"{int(plan.lengths[:, side].sum()):,} ({low:.0f} in a usual text, at most {high:.0f} in 99 %)"
+            f"{int(plan.lengths[:, side].sum()):,} (median of a text {low:.0f}, 99th percentile {high:.0f})"
         )
     facts["vocabulary"] = f"{len(plan.prepared.tokenizer):,} tokens"
     facts["batches"] = f"{len(plan.batches):,} an epoch, padding {plan.batches.padding:.1%}"
-    facts["training"] = f"{plan.steps:,} steps, {plan.steps / plan.steps_per_epoch:.1f} epochs"
+    facts["training"] = f"{plan.steps:,} steps, {plan.epochs:.1f} epochs"
     facts["parameters"] = f"{plan.parameters:,}"
     facts["disk"] = f"{plan.bytes_on_disk / 2**20:,.0f} MiB, with {plan.checkpoints} checkpoints"
     return facts
 
 
 def _measured(plan: Plan) -> dict[str, Any]:
-    """Time and memory, from a few steps with batches as they come."""
+    """The time and memory of a training, estimated from a few of its steps."""
     examples = TrainingPairs(plan.prepared.train, plan.prepared.tokenizer)
     collate = PairCollator(plan.prepared.tokenizer.pad_token_id)
     device = plan.arguments.device
@@ -184,7 +211,7 @@ def _findings_of_tokens(plan: Plan, training: Split, others: Mapping[str, Split]
         if skipped > 0.01 * len(split):
             yield Finding(
                 f"{name}: {skipped:,} of {len(split):,} pairs are skipped, being empty or too long",
-                "mend them, or raise data.max_source_length and data.max_target_length",
+                "correct them, or raise data.max_source_length and data.max_target_length",
             )
     usual = plan.lengths.sum() / _characters(plan.prepared.train)
     for name, lengths in plan.unseen.items():
@@ -193,21 +220,35 @@ def _findings_of_tokens(plan: Plan, training: Split, others: Mapping[str, Split]
             if ratio > 1.5:
                 yield Finding(
                     f"{name}: its texts fall into {ratio:.1f} times as many tokens as the training texts",
-                    "they seem to be spelt or tokenised otherwise; prepare both in the same way",
+                    "they seem to be spelt or tokenised differently; prepare both in the same way",
                 )
-    tokenizer = plan.prepared.tokenizer
-    counts = _counts(plan.prepared)
-    if tokenizer.unk_token_id is not None:
-        unknown = counts[tokenizer.unk_token_id] / max(1, counts.sum())
-        if unknown > 0.05:
-            yield Finding(
-                f"{unknown:.0%} of the training tokens are unknown words",
-                "raise tokenizer.vocab_size, or set tokenizer.kind: bpe, which has no unknown words",
-            )
-    rare = float((counts[_first_learnt(tokenizer) :] < RARE).mean()) if len(counts) > 1000 else 0.0
-    if rare > 0.5:
+
+
+def _findings_of_vocabulary(plan: Plan) -> Iterator[Finding]:
+    tokenizer, counts, section = plan.prepared.tokenizer, _counts(plan.prepared), plan.recipe.tokenizer
+    unknown = counts[tokenizer.unk_token_id] / max(1, counts.sum())
+    if unknown > MANY_UNKNOWN:
+        yield Finding(
+            f"{unknown:.0%} of the training tokens are unknown words",
+            "raise tokenizer.vocab_size, or set tokenizer.kind: bpe, which has no unknown words",
+        )
+    learnt = counts[_first_learnt(tokenizer, section.kind) :]
+    characters = _characters(plan.prepared.train) / counts.sum()
+    is_too_large = len(tokenizer) < section.vocab_size
+    if section.kind == "bpe" and len(tokenizer) != section.vocab_size:
+        yield Finding(
+            f"tokenizer.vocab_size is {section.vocab_size:,}, and the training text gives {len(tokenizer):,} tokens: "
+            + ("each of its words is one" if is_too_large else "bytes and special tokens alone"),
+            f"{'lower' if is_too_large else 'raise'} tokenizer.vocab_size",
+        )
+    elif section.kind != "character" and len(learnt) and (rare := float((learnt < RARE).mean())) > MANY_RARE:
         yield Finding(
             f"{rare:.0%} of the vocabulary occurs fewer than {RARE} times in training", "lower tokenizer.vocab_size"
+        )
+    elif section.kind == "bpe" and len(learnt) and characters < SHORT_TOKENS and np.median(learnt) > FREQUENT:
+        yield Finding(
+            f"a usual token has {characters:.1f} characters, and occurs {np.median(learnt):,.0f} times in training",
+            "raise tokenizer.vocab_size: longer tokens make shorter sentences, and would be frequent enough",
         )
 
 
@@ -225,40 +266,65 @@ def _counts(prepared: Prepared) -> np.ndarray:
     return counts
 
 
-def _first_learnt(tokenizer: PreTrainedTokenizerFast) -> int:
-    """The special tokens and the alphabet of bytes come first, whether they occur or not."""
-    return len(tokenizer.all_special_ids) + 256
+def _first_learnt(tokenizer: PreTrainedTokenizerFast, kind: str) -> int:
+    """Special tokens come first, and before what is learnt from the text all bytes, of which most never occur."""
+    return len(tokenizer.all_special_ids) + (0 if kind == "word" else len(BYTES))
+
+
+def _findings_of_rate(plan: Plan) -> Iterator[Finding]:
+    """Only for Adam and its variants: rates of other optimizers cannot be compared with the paper's."""
+    arguments, config = plan.arguments, plan.model.config
+    warm_up, rate = arguments.get_warmup_steps(plan.steps), arguments.learning_rate
+    if "adam" not in arguments.optim:
+        return
+    noam = config.d_model**-0.5 * max(1, warm_up) ** -0.5
+    paper = config.d_model**-0.5 * max(WARM_UP_OF_THE_PAPER, warm_up) ** -0.5
+    if not config.norm_first and rate > HIGH_RATE * noam:
+        yield Finding(
+            f"a learning rate of {rate:g} at the peak is {rate / noam:.1f} times that of the paper for this model and "
+            "warm-up, which is often too much where layers are normalised after the residual sum",
+            f"set training.learning_rate to about {noam:.1e}, or model.norm_first: true",
+        )
+    if rate < LOW_RATE * paper:
+        yield Finding(
+            f"a learning rate of {rate:g} at the peak is 1/{paper / rate:.0f} of that of the paper for this model: it "
+            "would learn very slowly",
+            f"set training.learning_rate to about {paper:.1e}",
+        )
+
+
+def _findings_of_length(plan: Plan) -> Iterator[Finding]:
+    warm_up, targets = plan.arguments.get_warmup_steps(plan.steps), int(plan.lengths[:, 1].sum())
+    key = "max_steps" if plan.arguments.max_steps > 0 else "num_train_epochs"
+    if warm_up > plan.steps / 2 and plan.arguments.lr_scheduler_type not in WITHOUT_WARM_UP:
+        yield Finding(
+            f"the warm-up takes {warm_up:,} of the {plan.steps:,} steps of the training", "lower training.warmup_steps"
+        )
+    if plan.epochs < 1:
+        yield Finding(
+            f"{plan.steps:,} steps see only a part of the data ({plan.steps_per_epoch:,} steps an epoch)",
+            f"raise training.{key}",
+        )
+    elif plan.epochs < FEW_EPOCHS and plan.epochs * targets < ENOUGH_TARGET_TOKENS:
+        yield Finding(
+            f"{plan.steps:,} steps see {targets:,} target tokens {plan.epochs:.1f} times: little is learnt from so few",
+            f"raise training.{key} ({math.ceil(FEW_EPOCHS * plan.steps_per_epoch):,} steps are {FEW_EPOCHS} epochs)",
+        )
 
 
 def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
-    arguments, section, config = plan.arguments, plan.recipe.training, plan.model.config
-    warm_up = arguments.get_warmup_steps(plan.steps)
-    if warm_up >= plan.steps:
-        yield Finding(
-            f"the warm-up takes {warm_up:,} steps, the training {plan.steps:,}", "lower training.warmup_steps"
-        )
-    noam = config.d_model**-0.5 * max(1, warm_up) ** -0.5
-    if not config.norm_first and arguments.learning_rate > 2 * noam:
-        yield Finding(
-            f"a learning rate of {arguments.learning_rate:g} at the peak is {arguments.learning_rate / noam:.1f} times "
-            "that of the paper for this model and warm-up, which is often too much for its order of normalisation",
-            f"set training.learning_rate to about {noam:.1e}, or model.norm_first: true",
-        )
+    arguments, section = plan.arguments, plan.recipe.training
     if arguments.eval_strategy == "steps" and every(arguments.eval_steps, plan.steps) > plan.steps:
         yield Finding(
-            f"a validation each {arguments.eval_steps:,.0f} steps, of {plan.steps:,}: the only one is at the end",
+            f"there is one validation, at the end: training has {plan.steps:,} steps, training.eval_steps is "
+            f"{arguments.eval_steps:,.0f}",
             "lower training.eval_steps",
         )
     if section.average_checkpoints > plan.checkpoints_to_average:
         there = f"{plan.checkpoints_to_average}{'' if section.average == 'last' else ' with a validation'}"
         yield Finding(
-            f"{section.average_checkpoints} checkpoints are to be averaged, and {there} will be there",
+            f"{section.average_checkpoints} checkpoints are to be averaged, and there will be {there}",
             "raise training.save_total_limit, or lower training.save_steps or training.average_checkpoints",
-        )
-    if plan.steps < plan.steps_per_epoch:
-        yield Finding(
-            f"{plan.steps:,} steps see only a part of the data ({plan.steps_per_epoch:,} steps an epoch)",
-            "raise training.max_steps",
         )
     search = plan.model.generation_config
     key = "max_new_tokens" if search.max_new_tokens else "max_length"
@@ -266,7 +332,7 @@ def _findings_of_recipe(plan: Plan) -> Iterator[Finding]:
     too_long = float((np.concatenate(list(plan.unseen.values()))[:, 1] > longest).mean())
     if too_long > 0.01:
         yield Finding(
-            f"{too_long:.0%} of the targets to be reached are longer than generation.{key} allows",
+            f"{too_long:.0%} of the validation and test targets are longer than generation.{key} allows",
             f"raise generation.{key}",
         )
 
@@ -288,5 +354,5 @@ def _findings_of_room(plan: Plan, free: int) -> Iterator[Finding]:
 
 
 def every(steps: float, total: int) -> int:
-    """Trainer's numbers of steps below 1 are shares of all steps."""
+    """A number of steps, of which Trainer takes those below 1 for a share of all steps."""
     return math.ceil(steps * total) if steps < 1 else int(steps)

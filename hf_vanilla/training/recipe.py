@@ -1,11 +1,10 @@
-"""A YAML file and overrides to one frozen, checked recipe."""
+"""Reads a recipe: a YAML file and overrides become one checked, read-only object."""
 
 import difflib
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +17,15 @@ from ..data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Tabl
 from ..data.tokenizer import TokenizerKind
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
+from . import yaml12
+from .options import (
+    DEFAULT_ARGUMENTS,
+    contradictions,
+    refused_arguments,
+    refused_in_generation,
+    refused_in_model,
+    wrong_numbers,
+)
 
 
 class RecipeError(ValueError):
@@ -26,7 +34,7 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the pairs are, and how long they may be."""
+    """Where the training, validation and test pairs are, and how many tokens they may have."""
 
     train: tuple[Corpus, ...]
     validation: tuple[Corpus, ...]
@@ -39,7 +47,7 @@ class DataSection:
 
 @dataclass(frozen=True)
 class TokenizerSection:
-    """How text becomes tokens."""
+    """Which tokenizer is trained on the training pairs."""
 
     kind: TokenizerKind = "bpe"
     vocab_size: int = 8000
@@ -49,7 +57,7 @@ class TokenizerSection:
 
 @dataclass(frozen=True)
 class TrainingSection:
-    """What Seq2SeqTrainingArguments does not have."""
+    """The keys under `training` that Seq2SeqTrainingArguments does not have."""
 
     max_tokens: int = 4096
     early_stopping_patience: int | None = None
@@ -58,16 +66,16 @@ class TrainingSection:
     sample_translations: int = 3
     bleu_tokenize: str = "13a"
     metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "character_error_rate")
-    group_references: bool = False  # a source that stands in a test set several times counts once, with all its targets
+    group_references: bool = False  # score a source that occurs several times once, against all of its targets
 
 
 @dataclass(frozen=True)
 class Recipe:
     """
-    Everything that a training depends on.
+    All settings of a training.
 
-    `model` has fields of VanillaConfig, `arguments` those of Seq2SeqTrainingArguments, `generation` those of
-    GenerationConfig, and only what the file and the overrides say. `text` is all of it as YAML.
+    `model`, `arguments` and `generation` hold only what the file and the overrides set, by the names of VanillaConfig,
+    Seq2SeqTrainingArguments and GenerationConfig. `text` is the whole recipe as YAML.
     """
 
     data: DataSection
@@ -80,25 +88,23 @@ class Recipe:
 
     @property
     def metric(self) -> str:
-        """What the best checkpoint is the best by."""
+        """The name of the score by which the best checkpoint is chosen."""
         return str(self.arguments.get("metric_for_best_model") or "loss").removeprefix("eval_")
 
     @property
     def keys(self) -> dict[str, Any]:
         """Each key that is given, as in `training.max_steps`, and its value."""
-        return _flat(_parsed(self.text))
+        return _flat(yaml12.load(self.text))
 
     @property
     def greater_is_better(self) -> bool:
-        return bool(self.arguments.get("greater_is_better", not self.metric.endswith(("loss", "error_rate"))))
+        chosen = self.arguments.get("greater_is_better")
+        return not self.metric.endswith(("loss", "error_rate")) if chosen is None else bool(chosen)
 
 
 def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe; each override is `section.key=value`, its value in YAML."""
-    try:
-        recipe = _parsed(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecipeError(f"{file}: cannot be read: {error}") from None
+    recipe = _read(file)
     recipe = _sections({} if recipe is None else recipe, str(file))
     for name, section in recipe.items():
         _mapping(section, name)
@@ -108,30 +114,23 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 MAY_CHANGE = (
-    "data.test",
-    "generation",
-    "training.average",
-    *(
-        "training.logging_",
-        "training.eval_",
-        "training.save_",
-        "training.sample_translations",
-        "training.bleu_tokenize",
-    ),
+    *("data.test", "generation", "training.average", "training.logging_", "training.eval_", "training.save_"),
+    *("training.sample_translations", "training.bleu_tokenize"),
     *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
     *("training.dataloader_", "training.ddp_timeout"),
 )
-"""What may change when a training goes on: keys, or their beginnings, that have no effect on its steps."""
+"""A training may go on after these keys have changed, as its steps do not depend on them (beginnings of keys)."""
 
 WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
-"""Schedules in which the learning rate of a step does not depend on the length of the training."""
+"""Schedules of the learning rate that do not depend on how long the training is."""
 
 
 def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[str, ...] = ()) -> None:
-    """A run goes on with the recipe in `file`, or with one that only differs in what may change."""
-    before, now = _flat(_parsed(file.read_text(encoding="utf-8"))), recipe.keys
+    """A run goes on only with the recipe in `file`, which it was begun with, or with changes that are allowed."""
+    before, now = _flat(_read(file)), recipe.keys
     may_change: tuple[str, ...] = MAY_CHANGE + compared_elsewhere
-    if recipe.arguments.get("lr_scheduler_type", WITHOUT_END[0]) in WITHOUT_END:
+    chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
+    if chosen["lr_scheduler_type"] in WITHOUT_END and not 0 < chosen["warmup_steps"] < 1:
         may_change += ("training.max_steps", "training.num_train_epochs")
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
@@ -145,8 +144,11 @@ def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[
         )
 
 
-def _parsed(text: str) -> Any:
-    return yaml.load(text, _Yaml)  # noqa: S506 -- a SafeLoader
+def _read(file: Path) -> Any:
+    try:
+        return yaml12.load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(f"{file}: cannot be read: {error}") from None
 
 
 def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -154,58 +156,66 @@ def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
-NOT_TO_SET = dict.fromkeys(
-    ("output_dir", "predict_with_generate", "label_smoothing_factor", "generation_config"),
-    "is set by hf_vanilla itself",
-) | {
-    "push_to_hub": "would publish the training text, which is in the run directory too; load the finished model with "
-    "AutoModelForSeq2SeqLM and call its push_to_hub",
-    "save_only_model": "would leave nothing to go on from; training.save_total_limit saves space",
-}
 
 
 def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
     sections = {name: recipe.get(name) or {} for name in SECTIONS}
     own = {field.name for field in fields(TrainingSection)}
-    training = {key: value for key, value in sections["training"].items() if key in own}
+    ours = {key: value for key, value in sections["training"].items() if key in own}
     arguments = {key: value for key, value in sections["training"].items() if key not in own}
-    for key, reason in NOT_TO_SET.items():
-        if arguments.get(key, False) is not False:
-            raise RecipeError(f"training.{key}: {reason}")
-    generation = sections["generation"]
-    try:
-        GenerationConfig(**generation)
-    except (ValueError, TypeError) as error:
-        raise RecipeError(f"generation: {error}") from None
-    known = [*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS]
-    for key in generation:
-        if key not in known:
-            raise RecipeError(_unknown("generation", key, known))
     data = _data(sections["data"])
     tokenizer = TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer"))
-    extras = TrainingSection(**_checked(TrainingSection, training, "training"))
-    _check_numbers(data, tokenizer, extras)
+    training = TrainingSection(**_checked(TrainingSection, ours, "training"))
+    _check_numbers(data, tokenizer, training)
     model = _model(sections["model"])
     _check_positions(data, model)
     return Recipe(
         data=data,
         tokenizer=tokenizer,
-        training=extras,
+        training=training,
         model=model,
-        arguments=_checked(Seq2SeqTrainingArguments, arguments, "training", own),
-        generation=generation,
-        text=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        arguments=_arguments(arguments, training),
+        generation=_generation(sections["generation"]),
+        text=yaml12.dump(recipe),
     )
 
 
+def _arguments(section: dict[str, Any], training: TrainingSection) -> dict[str, Any]:
+    ours = asdict(training)
+    _refuse(refused_arguments(section))
+    arguments = _checked(Seq2SeqTrainingArguments, section, "training", ours)
+    _refuse(wrong_numbers(arguments))
+    _refuse(contradictions(arguments, ours))
+    return arguments
+
+
+def _generation(section: dict[str, Any]) -> dict[str, Any]:
+    _refuse(refused_in_generation(section))
+    try:
+        GenerationConfig(**section)
+    except (ValueError, TypeError) as error:
+        raise RecipeError(f"generation: {error}") from None
+    known = [*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS]
+    for key in section:
+        if key not in known:
+            raise RecipeError(_unknown("generation", key, known))
+    return section
+
+
+def _refuse(mistakes: Iterable[str]) -> None:
+    for mistake in mistakes:
+        raise RecipeError(mistake)
+
+
 def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: TrainingSection) -> None:
+    patience = training.early_stopping_patience
     for name, number, least in (
         ("data.max_source_length", data.max_source_length, 1),
         ("data.max_target_length", data.max_target_length, 1),
         ("tokenizer.vocab_size", tokenizer.vocab_size, 1),
         ("training.average_checkpoints", training.average_checkpoints, 1),
         ("training.sample_translations", training.sample_translations, 0),
-        ("training.early_stopping_patience", training.early_stopping_patience or 1, 1),
+        ("training.early_stopping_patience", 1 if patience is None else patience, 1),
     ):
         if not least <= number < 2**31:
             raise RecipeError(f"{name}: {number} must be at least {least}, and less than 2^31")
@@ -233,6 +243,7 @@ def _check_positions(data: DataSection, model: dict[str, Any]) -> None:
 
 
 def _model(section: dict[str, Any]) -> dict[str, Any]:
+    _refuse(refused_in_model(section))
     values = _checked(VanillaConfig, section, "model")
     try:
         VanillaConfig(**values)
@@ -258,7 +269,7 @@ def _data(section: dict[str, Any]) -> DataSection:
 
 
 def _corpus(corpus: Any, folder: Path, where: str) -> Corpus:
-    """Which kind of corpus it is shows in its keys."""
+    """The keys tell the kind of corpus."""
     corpus = dict(_mapping(corpus, where))
     kinds: dict[str, type] = {"generated": GeneratedPairs, "dataset": HubDataset, "file": Table}
     kind = next((kind for key, kind in kinds.items() if key in corpus), ParallelText)
@@ -272,7 +283,7 @@ def _corpus(corpus: Any, folder: Path, where: str) -> Corpus:
 
 
 def _checked(cls: type, values: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> dict[str, Any]:
-    """`values` as the types of the fields of `cls`. `also` are other keys that could have been meant."""
+    """`values` with the types that the fields of `cls` have. `also`: more valid keys, to suggest for misspelt ones."""
     types_of = {field.name: field.type for field in fields(cls) if field.init and not field.name.startswith("_")}
     for key in values:
         if key not in types_of:
@@ -281,7 +292,7 @@ def _checked(cls: type, values: Mapping[str, Any], where: str, also: Iterable[st
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
-    """`value`, of the type `hint`: YAML has no paths and no tuples, and writes 1.0 as 1."""
+    """`value` as the type `hint`: YAML has no paths and no tuples, and people write 1.0 as 1."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     options = typing.get_args(hint) if is_union else (hint,)
     if type(value) is int and float in options and int not in options:
@@ -315,7 +326,7 @@ def _override(recipe: dict[str, Any], override: str) -> None:
         place = place.setdefault(parent, {})
         _mapping(place, name)
     try:
-        place[key] = _parsed(text)
+        place[key] = yaml12.load(text)
     except yaml.YAMLError:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
 
@@ -336,20 +347,3 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 def _unknown(where: str, key: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
     return f"{where}: there is no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-
-
-class _Yaml(yaml.SafeLoader):
-    """YAML 1.2, where 5e-3 is a number and `no` a word. To PyYAML, of 1.1, it is the other way round."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"([-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
-    list("-+.0123456789"),
-)

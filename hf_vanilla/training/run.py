@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,39 +28,19 @@ from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..run_directory import HISTORY, refuse_foreign
+from .arguments import training_arguments
 from .checkpoints import average_checkpoints
 from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
 from .preparation import Prepared, prepare, read_prepared
 from .progress import ProgressLines
 from .ranks import Ranks
-from .recipe import Recipe, RecipeError
+from .recipe import Recipe
 from .saving import newest_whole_checkpoint, only_writer, unfinished
 from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
 
 Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
 Score = Callable[[Sequence[str], Sequence[str]], Mapping[str, Any]]
-
-DEFAULT_ARGUMENTS: dict[str, Any] = {
-    # 5.3
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.98,
-    "adam_epsilon": 1e-9,
-    "lr_scheduler_type": "inverse_sqrt",
-    "warmup_steps": 4000.0,
-    # ours
-    "max_grad_norm": 0.0,
-    "eval_strategy": "steps",
-    "eval_steps": 500,
-    "save_strategy": "steps",
-    "save_steps": 500,
-    "logging_steps": 50,
-    "logging_nan_inf_filter": False,
-    "disable_tqdm": True,
-    "remove_unused_columns": False,
-    "restore_callback_states_from_checkpoint": True,
-    "ddp_find_unused_parameters": False,
-}
 
 
 def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreTrainedModel:
@@ -118,26 +97,6 @@ def prepare_together(recipe: Recipe, run: Path, ranks: Ranks, held: ExitStack) -
     prepared = read_prepared(run)
     ranks.must_agree(prepared.checksums())
     return prepared
-
-
-def training_arguments(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
-    chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
-    chosen |= {"metric_for_best_model": recipe.metric, "greater_is_better": recipe.greater_is_better}
-    chosen.setdefault("use_cpu", not torch.accelerator.is_available())
-    chosen.setdefault("bf16", "fp16" not in chosen and bfloat16_is_fast())
-    if chosen["use_cpu"] and "ddp_timeout" in chosen:
-        # Of TrainingArguments, processes on CPUs would learn no timeout, and wait half an hour for one that hangs.
-        PartialState(cpu=True, timeout=timedelta(seconds=chosen["ddp_timeout"]))
-    try:
-        return Seq2SeqTrainingArguments(output_dir=str(run), **chosen)
-    except (ValueError, TypeError, OSError) as error:
-        raise RecipeError(f"training: {error}") from None
-
-
-def bfloat16_is_fast() -> bool:
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForConditionalGeneration:

@@ -77,12 +77,16 @@ class VanillaTrainer(Seq2SeqTrainer):
         return self._loader(dataset, self.eval_batches, generator=torch.Generator())
 
     def _loader(self, dataset: Any, batches: TokenBudgetBatches, **options: Any) -> DataLoader[Any]:
+        """Workers persist for training only: every validation has a loader of its own, whose workers end with it."""
         loader = DataLoader(
             dataset,
             batch_sampler=batches,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+            persistent_workers=self.args.dataloader_persistent_workers and batches is self.train_batches,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=self.args.dataloader_multiprocessing_context,
             **options,
         )
         return self.accelerator.prepare(loader)
@@ -109,7 +113,7 @@ class VanillaTrainer(Seq2SeqTrainer):
         return output
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss alone: Trainer would divide it by the labels of all processes."""
+        """The loss of a batch, noted with the number of its labels: Trainer takes the mean over batches of any size."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad():
             loss = model(**inputs, skip_logits=True).loss

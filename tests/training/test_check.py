@@ -25,7 +25,7 @@ data:
   max_target_length: 160
 tokenizer: {kind: bpe, vocab_size: 400}
 model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, d_ff: 16}
-training: {max_tokens: 2000, max_steps: 500, learning_rate: 1e-3, warmup_steps: 50, eval_steps: 100, save_steps: 100}
+training: {max_tokens: 2000, max_steps: 1000, learning_rate: 1e-3, warmup_steps: 50, eval_steps: 100, save_steps: 100}
 """
 Texts = dict[str, list[str]]
 
@@ -53,7 +53,7 @@ def test_nothing_is_said_where_nothing_is_wrong(tmp_path: Path) -> None:
     report = checked(tmp_path, corpus())
     assert report.findings == []
     assert report.facts["train pairs"] == "2,000"
-    assert report.facts["training"].startswith("500 steps, ")
+    assert report.facts["training"].startswith("1,000 steps, ")
     assert {"disk", "time", "memory", "parameters", "vocabulary", "source tokens", "target tokens"} <= set(report.facts)
     assert not (tmp_path / "runs").exists()
 
@@ -121,7 +121,7 @@ def spelt_in_capitals(texts: Texts) -> None:
         (seen_in_training, "test: 5 of 100 pairs are in the training pairs too; first", "the scores will say nothing"),
         (validation_in_train, "validation: 100 of 100 pairs are in the training pairs too", "take them out"),
         (repeated, "train: 1,000 of 2,000 pairs occur before in the same split", "take the repetitions out"),
-        (empty, "train: 50 of 2,000 pairs are skipped, being empty or too long", "mend them"),
+        (empty, "train: 50 of 2,000 pairs are skipped, being empty or too long", "correct them"),
         (too_long, "train: 50 of 2,000 pairs are skipped, being empty or too long", "raise data.max_source_length"),
         (read_in_the_wrong_encoding, "train: 17 of 2,000 pairs have broken characters", "in its own encoding"),
         (lost_characters, "validation: 1 of 100 pairs have broken characters", "in its own encoding"),
@@ -138,31 +138,46 @@ def test_faults_of_the_data_are_found(tmp_path: Path, plant: Callable[[Texts], N
 @pytest.mark.parametrize(
     ("overrides", "found", "advice"),
     [
-        (["training.warmup_steps=500"], "the warm-up takes 500 steps, the training 500", "lower training.warmup_steps"),
+        (["training.warmup_steps=600"], "the warm-up takes 600 of the 1,000 steps", "lower"),
+        (["training.warmup_steps=0.6"], "the warm-up takes 600 of the 1,000 steps", "lower"),
         (["training.learning_rate=0.1"], "a learning rate of 0.1 at the peak is 2.8 times that of", "norm_first: true"),
+        (["training.learning_rate=5e-5"], "a learning rate of 5e-05 at the peak is 1/79 of that of", "about 4.0e-03"),
         (
-            ["training.eval_steps=501"],
-            "a validation each 501 steps, of 500: the only one",
+            ["training.learning_rate=5e-5", "training.lr_scheduler_type=cosine", "model.norm_first=true"],
+            "a learning rate of 5e-05 at the peak is 1/79 of that of",
+            "about 4.0e-03",
+        ),
+        (
+            ["training.eval_steps=1001"],
+            "there is one validation, at the end: training has 1,000 steps, training.eval_steps is 1,001",
             "lower training.eval_steps",
         ),
-        (["training.average_checkpoints=6"], "6 checkpoints are to be averaged, and 5 will be there", "raise"),
+        (["training.average_checkpoints=11"], "11 checkpoints are to be averaged, and there will be 10", "raise"),
         (
-            ["training.average_checkpoints=3", "training.average=best", "training.eval_steps=200"],
-            "3 checkpoints are to be averaged, and 2 with a validation will be there",
+            ["training.average_checkpoints=6", "training.average=best", "training.eval_steps=200"],
+            "6 checkpoints are to be averaged, and there will be 5 with a validation",
             "raise",
         ),
-        (["training.save_total_limit=2", "training.average_checkpoints=3"], "and 2 will be there", "save_total_limit"),
-        (["training.max_steps=9", "training.warmup_steps=2", "training.eval_steps=9"], "9 steps see only a part", ""),
-        (["generation.max_length=10"], "of the targets to be reached are longer than generation.max_length", "raise"),
+        (["training.max_steps=9", "training.warmup_steps=2"], "9 steps see only a part", "raise training.max_steps"),
+        (["training.max_steps=500"], "500 steps see 100,555 target tokens 9.3 times", "540 steps are 10 epochs"),
+        (["training.max_steps=-1"], "162 steps see 100,555 target tokens 3.0 times", "raise training.num_train_epochs"),
+        (
+            ["generation.max_length=10"],
+            "of the validation and test targets are longer than generation.max_length",
+            "raise",
+        ),
         (["generation.max_new_tokens=9"], "longer than generation.max_new_tokens", "raise generation.max_new_tokens"),
-        (["training.save_strategy=no", "training.average_checkpoints=2"], "and 1 will be there", "raise"),
         (["tokenizer.kind=word", "tokenizer.vocab_size=100"], "of the training tokens are unknown words", "bpe"),
-        (["tokenizer.vocab_size=9000", "tokenizer.kind=bpe"], "occurs fewer than 5 times in training", "lower"),
+        (["tokenizer.vocab_size=9000"], "is 9,000, and the training text gives 2,053 tokens: each", "lower tokenizer"),
+        (["tokenizer.vocab_size=2000"], "occurs fewer than 5 times in training", "lower"),
+        (["tokenizer.vocab_size=8000", "tokenizer.kind=word"], "occurs fewer than 5 times in training", "lower"),
+        (["tokenizer.vocab_size=100"], "is 100, and the training text gives 261 tokens: bytes", "raise tokenizer"),
+        (["tokenizer.vocab_size=270"], "a usual token has 1.0 characters, and occurs 2,322 times", "raise tokenizer"),
     ],
 )
 def test_faults_of_the_recipe_are_found(tmp_path: Path, overrides: list[str], found: str, advice: str) -> None:
     texts = corpus()
-    if "tokenizer.vocab_size=9000" in overrides:
+    if "tokenizer.kind=word" in overrides:
         texts["train.en"] = [f"{line} x{number}y" for number, line in enumerate(texts["train.en"])]
     findings = [str(finding) for finding in checked(tmp_path, texts, *overrides).findings]
     assert any(found in finding and advice in finding for finding in findings), findings
@@ -188,13 +203,13 @@ def test_the_command_prints_facts_and_findings_and_fails_if_there_are_any(tmp_pa
     assert done.exit_code == 0
     assert "parameters: " in done.stdout
     assert done.stdout.endswith("\nNothing to change.\n")
-    done = CliRunner().invoke(main, [*command, "training.warmup_steps=500"])
+    done = CliRunner().invoke(main, [*command, "training.warmup_steps=600"])
     assert done.exit_code == 1
-    assert "\nTo change:\n- the warm-up takes 500 steps" in done.stdout
-    done = CliRunner().invoke(main, [*command, "training.warmup_steps=500", "--json"])
-    assert json.loads(done.stdout)["findings"][0].startswith("the warm-up takes 500 steps")
+    assert "\nTo change:\n- the warm-up takes 600 of" in done.stdout
+    done = CliRunner().invoke(main, [*command, "training.warmup_steps=600", "--json"])
+    assert json.loads(done.stdout)["findings"][0].startswith("the warm-up takes 600 of")
 
 
 def test_the_quick_start_is_found_right(tmp_path: Path) -> None:
-    overrides = ["data.train.size=3000", "training.max_steps=300", "training.eval_steps=100"]
+    overrides = ["data.train.size=3000", "training.max_steps=600", "training.eval_steps=100"]
     assert check(load_recipe(CONFIGS / "quickstart.yaml", overrides), tmp_path).findings == []

@@ -14,6 +14,7 @@ from hf_vanilla.data.corpus import HubDataset, ParallelText, Table
 from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import training_arguments
 
+FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(CONFIGS.glob("*.yaml"))
 MINIMAL: dict[str, Any] = {
@@ -103,13 +104,20 @@ def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> No
         ),
         ("training.max_steps=1.5", "training.max_steps: 1.5 is float, expected int"),
         ("training.max_steps=true", "training.max_steps: True is bool, expected int"),
-        ("training.output_dir=x", "training.output_dir: is set by hf_vanilla itself"),
-        ("training.push_to_hub=true", "training.push_to_hub: would publish the training text"),
-        ("training.save_only_model=true", "training.save_only_model: would leave nothing to go on from"),
+        (
+            "training.output_dir=x",
+            "training.output_dir: cannot be set: the run directory is --output of hf-vanilla train",
+        ),
+        ("training.push_to_hub=true", "training.push_to_hub: cannot be True: training would publish its text"),
+        (
+            "training.save_only_model=true",
+            "training.save_only_model: cannot be True: would leave nothing to go on from",
+        ),
         ("tokenizer.vocab_size=-5", "tokenizer.vocab_size: -5 must be at least 1"),
         ("tokenizer.dropout=1", "tokenizer.dropout: 1.0 must be at least 0 and less than 1"),
         ("training.max_tokens=100", "training.max_tokens: 100 is too few for the longest text"),
         ("training.average_checkpoints=0", "training.average_checkpoints: 0 must be at least 1"),
+        ("training.early_stopping_patience=0", "training.early_stopping_patience: 0 must be at least 1"),
         ("modle.d_model=3", "'modle.d_model=3': an override is section.key=value"),
         ("training.max_steps", "'training.max_steps': an override is section.key=value"),
         ("training.max_steps=[", "'training.max_steps=[': '[' is not YAML"),
@@ -122,6 +130,67 @@ def test_a_mistake_is_one_message_that_names_key_and_value(minimal: Path, overri
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["eval_strategy=no", "early_stopping_patience=3"], "early_stopping_patience: 3 needs validations"),
+        (["eval_strategy=no", "load_best_model_at_end=true"], "load_best_model_at_end: True needs validations"),
+        (["eval_strategy=no", "save_strategy=best"], "save_strategy: 'best' needs validations: set training.eval_str"),
+        (["eval_strategy=no", "average=best", "average_checkpoints=2"], "average: 'best' needs validations"),
+        (
+            ["eval_strategy=epoch", "average=best", "average_checkpoints=2"],
+            "average: 'best' needs checkpoints that were validated: training.save_strategy ('steps') must be what "
+            "training.eval_strategy is ('epoch')",
+        ),
+        (["save_strategy=no", "average_checkpoints=2"], "average_checkpoints: 2 needs checkpoints"),
+        (
+            ["save_total_limit=2", "average_checkpoints=3"],
+            "save_total_limit: 2 is fewer than training.average_checkpoints (3)",
+        ),
+        (["load_best_model_at_end=true", "average_checkpoints=2"], "load_best_model_at_end: True has no effect"),
+        (
+            ["load_best_model_at_end=true", "save_strategy=no"],
+            "load_best_model_at_end: True needs checkpoints, and training.save_strategy is 'no'",
+        ),
+        (
+            ["num_train_epochs=3"],
+            "num_train_epochs: 3 has no effect beside training.max_steps (10): set training.max_steps to -1",
+        ),
+        (["lr_scheduler_type=constant", "warmup_steps=5"], "warmup_steps: 5 has no effect: training.lr_scheduler_type"),
+        (["dataloader_prefetch_factor=2"], "dataloader_prefetch_factor: 2 has no effect: set training.dataloader_num"),
+        (["dataloader_persistent_workers=true"], "dataloader_persistent_workers: True has no effect"),
+        (["run_name=a"], "run_name: 'a' has no effect: set training.report_to, or take it out"),
+        (["gradient_checkpointing_kwargs={}"], "gradient_checkpointing_kwargs: {} has no effect"),
+        (["max_steps=0"], "max_steps: 0 must be at least 1, or -1 to train for training.num_train_epochs"),
+        (["max_steps=-1", "num_train_epochs=0"], "num_train_epochs: 0.0 must be more than 0"),
+        (["learning_rate=-1"], "learning_rate: -1.0 must be more than 0"),
+        (["learning_rate=.nan"], "learning_rate: nan must be finite"),
+        (["adam_beta2=1"], "adam_beta2: 1.0 must be less than 1"),
+        (["weight_decay=-1"], "weight_decay: -1.0 must be at least 0"),
+        (["seed=-1"], "seed: -1 must be at least 0"),
+        (["seed=4294967296"], "seed: 4294967296 must be less than 4294967296"),
+        (["gradient_accumulation_steps=0"], "gradient_accumulation_steps: 0 must be at least 1"),
+        (["save_total_limit=0"], "save_total_limit: 0 must be at least 1"),
+        (["dataloader_num_workers=-1"], "dataloader_num_workers: -1 must be at least 0"),
+        (["eval_steps=0"], "eval_steps: 0.0 must be more than 0"),
+    ],
+)
+def test_what_would_do_nothing_or_fail_after_the_training_is_refused(
+    minimal: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(RecipeError) as error:
+        load_recipe(minimal, [f"training.{override}" for override in overrides])
+    assert message in str(error.value)
+    assert str(error.value).startswith("training.")
+
+
+def test_options_may_be_switched_off_on_the_command_line(minimal: Path) -> None:
+    """What a switch leaves without effect is not refused: who trains without validations need not clear eval_steps."""
+    recipe = ["training.metric_for_best_model=bleu", "training.eval_steps=5", "training.save_steps=5"]
+    load_recipe(minimal, [*recipe, "training.eval_strategy=no", "training.save_strategy=no"])
+    load_recipe(minimal, ["training.dataloader_persistent_workers=false", "training.load_best_model_at_end=false"])
+
+
 def test_texts_may_not_be_longer_than_learned_positions(minimal: Path) -> None:
     overrides = ["model.position_embedding_type=learned", "model.max_position_embeddings=200"]
     with pytest.raises(RecipeError, match=r"data.max_source_length: 256 is more than the model's learned positions"):
@@ -129,9 +198,32 @@ def test_texts_may_not_be_longer_than_learned_positions(minimal: Path) -> None:
     load_recipe(minimal, [*overrides, "data.max_source_length=200", "data.max_target_length=200"])
 
 
+def test_null_means_that_a_key_is_not_set(minimal: Path) -> None:
+    recipe = load_recipe(minimal, ["training.metric_for_best_model=bleu", "training.greater_is_better=null"])
+    assert recipe.greater_is_better
+    assert not load_recipe(minimal, ["training.metric_for_best_model=null"]).greater_is_better
+
+
+def test_a_training_may_get_longer_only_where_its_learning_rates_stay(minimal: Path, tmp_path: Path) -> None:
+    def refused(*overrides: str) -> bool:
+        begun = tmp_path / "begun.yaml"
+        begun.write_text(load_recipe(minimal, overrides).text)
+        try:
+            refuse_another_recipe(load_recipe(minimal, [*overrides, "training.max_steps=20"]), begun)
+        except RecipeError as error:
+            assert "training.max_steps (10 before, 20 now)" in str(error)  # noqa: PT017
+            return True
+        return False
+
+    assert not refused("training.warmup_steps=5")
+    assert not refused("training.lr_scheduler_type=constant")
+    assert refused("training.warmup_steps=0.5")
+    assert refused("training.warmup_steps=5", "training.lr_scheduler_type=linear")
+
+
 def test_an_empty_section_is_one_that_is_not_there(minimal: Path, tmp_path: Path) -> None:
     expected = load_recipe(minimal, ["generation.num_beams=2"])
-    minimal.write_text(minimal.read_text() + "generation:\n")
+    minimal.write_text(minimal.read_text().replace("generation:\n  num_beams: 2\n", "generation:\n"))
     assert replace(load_recipe(minimal, ["generation.num_beams=2"]), text=expected.text) == expected
     begun = tmp_path / "recipe.yaml"
     begun.write_text(minimal.read_text())
@@ -189,7 +281,7 @@ def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path)
     originals = [MINIMAL, yaml.safe_load((CONFIGS / "quickstart.yaml").read_text())]
     messages = []
     for number in range(10_000):
-        file.write_text(yaml.safe_dump(mutated(originals[number % 2], dice)))
+        file.write_text(yaml.dump(mutated(originals[number % 2], dice), Dumper=FAST_DUMPER))
         try:
             training_arguments(load_recipe(file), tmp_path)
         except RecipeError as error:
