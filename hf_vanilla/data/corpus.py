@@ -1,5 +1,6 @@
 """Files and datasets to checked, aligned pairs of a source and a target, one at a time."""
 
+import codecs
 import gzip
 import itertools
 import json
@@ -159,13 +160,25 @@ def read_pairs(corpora: Iterable[Corpus]) -> Iterator[Pair]:
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
-    """As bytes, because only "\\n" ends a line here: text mode would also end lines where Unicode sees one."""
+    """Lines of a file, plain or gzipped."""
     opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
     try:
         with opener(file, "rb") as stream:
-            yield from stream
+            yield from without_byte_order_mark(stream)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidDataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def without_byte_order_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """
+    Lines without the mark that some editors write at the beginning of a file: it is no text.
+
+    Lines are bytes, because only "\\n" ends a line here: text mode would also end one at a lone "\\r".
+    """
+    for number, line in enumerate(lines):
+        text = line if number else line.removeprefix(codecs.BOM_UTF8)
+        if text:
+            yield text
 
 
 def text_of(line: bytes, where: str) -> str:
