@@ -23,9 +23,7 @@ References = Sequence[str] | Sequence[Sequence[str]]  # of each prediction: one,
 Scores = dict[str, float | str]
 
 
-def bleu(
-    predictions: list[str], references: list[list[str]], lowercase: bool = False, tokenize: str = "13a"
-) -> Scores:
+def bleu(predictions: list[str], references: list[list[str]], lowercase: bool = False, tokenize: str = "13a") -> Scores:
     """
     BLEU of the corpus (Papineni et al., 2002) by sacrebleu (Post, 2018), whose signature says what was computed.
 
@@ -61,8 +59,8 @@ def character_error_rate(predictions: list[str], references: list[list[str]]) ->
 
 def token_error_rate(predictions: list[str], references: list[list[str]]) -> Scores:
     """Inserted, deleted and replaced tokens per token of the references: error rate of words, or of spaced phonemes."""
-    tokens = [prediction.split() for prediction in predictions]
-    return {"token_error_rate": error_rate("tokens", tokens, [[text.split() for text in group] for group in references])}
+    groups = [[reference.split() for reference in group] for group in references]
+    return {"token_error_rate": error_rate("tokens", [prediction.split() for prediction in predictions], groups)}
 
 
 Metric = Callable[..., Scores]
