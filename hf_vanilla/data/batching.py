@@ -1,5 +1,6 @@
 """Lengths to batches that hold about the same number of tokens each."""
 
+import heapq
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
@@ -122,11 +123,14 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         budget = self.max_tokens
         while len(cuts := self._filled(lengths, budget)) > self.number:
             budget = math.ceil(budget * 1.01)  # an epoch of unusually long examples
-        while len(cuts) < self.number:
-            largest = max(range(len(cuts)), key=lambda i: cuts[i][1] - cuts[i][0])
-            start, end = cuts[largest]
-            cuts[largest : largest + 1] = [(start, (start + end) // 2), ((start + end) // 2, end)]
-        return cuts
+        largest = [(start - end, start, end) for start, end in cuts]
+        heapq.heapify(largest)
+        while len(largest) < self.number:
+            _, start, end = largest[0]
+            middle = (start + end) // 2
+            heapq.heapreplace(largest, (start - middle, start, middle))
+            heapq.heappush(largest, (middle - end, middle, end))
+        return sorted((start, end) for _, start, end in largest)
 
     def _filled(self, lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
         """
@@ -134,13 +138,16 @@ class TokenBudgetBatches(Sampler[list[Key]]):
 
         A batch that is nearly full ends early rather than get wider.
         """
-        cuts, start, source, target = [], 0, 0, 0
-        for end, (next_source, next_target) in enumerate(lengths.tolist()):
-            wider = max(source, next_source), max(target, next_target)
-            is_nearly_full = max(source, target) * (end - start) > NEARLY_FULL * budget
-            if max(wider) * (end + 1 - start) > budget or (is_nearly_full and wider != (source, target)):
-                cuts.append((start, end))
-                start, wider = end, (next_source, next_target)
-            source, target = wider
-        cuts.append((start, len(lengths)))
+        cuts, start = [], 0
+        while start < len(lengths):
+            most = max(1, budget // int(lengths[start].max()))
+            widths = np.maximum.accumulate(lengths[start : start + most])  # of the batch, with each number of examples
+            padded = widths.max(axis=1) * np.arange(1, len(widths) + 1)
+            number = max(1, int(padded.searchsorted(budget, "right")))
+            nearly_full = int(padded.searchsorted(NEARLY_FULL * budget, "right")) + 1
+            gets_wider = (widths[nearly_full:number] != widths[nearly_full - 1 : number - 1]).any(axis=1)
+            if gets_wider.any():
+                number = nearly_full + int(gets_wider.argmax())
+            cuts.append((start, start + number))
+            start += number
         return cuts
