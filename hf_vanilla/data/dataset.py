@@ -86,8 +86,9 @@ def encode_corpus(
                 for pair, (source, target) in zip(some, ids, strict=True)
                 if _is_short(pair, len(source), len(target), limits, skipped)
             ]
-            for row in rows if words else ():
-                row |= {"source_words": words.of(row["source"]), "target_words": words.of([row["target"]])}
+            if words:
+                for row in rows:
+                    row |= {"source_words": words.of(row["source"]), "target_words": words.of([row["target"]])}
             if rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
             written += len(rows)

@@ -150,7 +150,7 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
 
 def _measured(plan: Plan) -> dict[str, Any]:
     """Time and memory, from a few steps with batches as they come."""
-    examples = TrainingPairs(plan.prepared.train, plan.prepared.tokenizer)
+    examples = TrainingPairs(plan.prepared.train)
     collate = PairCollator(plan.prepared.tokenizer.pad_token_id)
     device = plan.arguments.device
     model = plan.model.to(device).train()

@@ -27,8 +27,7 @@ from transformers import (
 
 from ..data.batching import TokenBudgetBatches
 from ..data.corpus import Corpus, read_pairs
-from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus
-from ..data.subword_dropout import SubwordDropout
+from ..data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, subword_dropout_of
 from ..data.tokenizer import train_tokenizer
 from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
@@ -141,8 +140,8 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
             file.unlink(missing_ok=True)
     if PartialState().is_main_process:
         write_whole(written, recipe.text)
+    section = recipe.tokenizer
     if not (run / "tokenizer.json").exists():
-        section = recipe.tokenizer
         tokenizer = train_tokenizer(texts_of(recipe.data.train), section.kind, section.vocab_size, section.lowercase)
         tokenizer.save_pretrained(run)
     tokenizer = AutoTokenizer.from_pretrained(run)
@@ -153,7 +152,8 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
             encoded[split] = datasets.Dataset.from_file(str(file))
             say(f"{split}: {len(encoded[split]):,} pairs, as they were read into {file}")
         else:
-            encoded[split], skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file)
+            pairs, dropout = read_pairs(getattr(recipe.data, split)), section.dropout if split == "train" else 0.0
+            encoded[split], skipped = encode_corpus(pairs, tokenizer, limits, file, dropout)
             say(f"{split}: {len(encoded[split]):,} pairs; skipped: {skipped}")
     return Prepared(tokenizer, **encoded)
 
@@ -183,7 +183,7 @@ def make_trainer(
     stop: StopOnSignal,
 ) -> VanillaTrainer:
     tokenizer, section = prepared.tokenizer, recipe.training
-    dropout = SubwordDropout(tokenizer, recipe.tokenizer.dropout) if recipe.tokenizer.dropout else None
+    dropout = subword_dropout_of(prepared.train) if recipe.tokenizer.dropout else None
     processes = PartialState().num_processes
     sources, references = prepared.validation["source"][:], prepared.validation["target"][:]
 
@@ -194,8 +194,8 @@ def make_trainer(
         return {key: value for key, value in score(translations, references).items() if isinstance(value, float)}
 
     patience = section.early_stopping_patience
-    train_pairs = TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed)
-    eval_pairs = TrainingPairs(prepared.validation, tokenizer)
+    train_pairs = TrainingPairs(prepared.train, dropout, arguments.seed)
+    eval_pairs = TrainingPairs(prepared.validation)
     batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, seed=arguments.seed)
     train_batches = batches(train_pairs.lengths, per_step=processes * arguments.gradient_accumulation_steps)
     callbacks: list[TrainerCallback] = [
