@@ -1,4 +1,4 @@
-"""Pairs and a tokenizer to token ids in a memory-mapped file, and these to the tensors of a batch."""
+"""From pairs of texts to token ids in a memory-mapped file, and from these to the tensors of a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ WORD_COLUMNS = ("source_words", "target_words")  # only where there is BPE-dropo
 
 @dataclass
 class Skipped:
-    """The pairs that were left out: for each reason how many, and where the first of them is."""
+    """Pairs that are not used: for each reason how many there are, and where the first one is."""
 
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LengthLimits:
-    """The most tokens of a source and of a target, <eos> included."""
+    """The largest number of tokens in a source and in a target, <eos> included. Longer pairs are not used."""
 
     source: int
     target: int
@@ -66,10 +66,10 @@ def encode_corpus(
     subword_dropout: float = 0.0,
 ) -> tuple[datasets.Dataset, Skipped]:
     """
-    Write the pairs and their ids to `file`, and map it into memory.
+    Write the pairs and their ids to `file`, and open it memory-mapped. Empty and too long pairs are left out.
 
-    Empty and over-long pairs are left out and counted. With a rate of `subword_dropout` there are also columns of
-    numbered words, and a second file with the ways to segment them.
+    Where `subword_dropout` is more than 0, texts are also written as numbers of words, and the ways to segment these
+    words into a second file: see `SubwordDropout`.
     """
     encoder, skipped, written = Encoder(tokenizer), Skipped(), 0
     words = Words(tokenizer, subword_dropout) if subword_dropout else None
@@ -102,12 +102,12 @@ def encode_corpus(
 
 
 def segmentations_file(file: Path) -> Path:
-    """Where the ways to segment the words of an encoded corpus are."""
+    """The second file of `encode_corpus`, beside the first."""
     return file.with_suffix(".segmentations.arrow")
 
 
 def subword_dropout_of(dataset: datasets.Dataset) -> SubwordDropout:
-    """The BPE-dropout that a corpus was encoded for."""
+    """The BPE-dropout for a corpus that `encode_corpus` has written."""
     file = Path(dataset.cache_files[0]["filename"])
     segmentations = segmentations_file(file)
     if not {*WORD_COLUMNS} <= {*dataset.column_names} or not segmentations.exists():
@@ -119,16 +119,17 @@ def subword_dropout_of(dataset: datasets.Dataset) -> SubwordDropout:
 
 
 def lengths_of(dataset: datasets.Dataset) -> np.ndarray:
-    """(N, 2): how many tokens source and target of every pair have."""
+    """(N, 2): the source and target length of every pair, in tokens."""
     columns = [dataset.data.column(name) for name in ("source_ids", "target_ids")]
     return np.stack([np.concatenate([np.diff(chunk.offsets) for chunk in column.chunks]) for column in columns], 1)
 
 
 class TrainingPairs(Dataset[dict[str, list[int]]]):
-    """The pairs by (epoch, index): what is random about them is a function of the seed and that key."""
+    """Encoded pairs by (epoch, index), segmented anew in each epoch if there is BPE-dropout."""
 
     def __init__(self, dataset: datasets.Dataset, dropout: SubwordDropout | None = None, seed: int = 0):
-        self.dataset = dataset.select_columns(WORD_COLUMNS if dropout else ["source_ids", "target_ids"])
+        columns = WORD_COLUMNS if dropout else ("source_ids", "target_ids")
+        self.dataset = dataset.select_columns(columns).with_format("arrow" if dropout else None)
         self.dropout = dropout
         self.seed = seed
 
@@ -140,22 +141,21 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         return example
 
     def __getitems__(self, keys: Sequence[Key]) -> list[dict[str, list[int]]]:
-        """All of a batch, as PyTorch's loaders ask for them: that reads rows much faster than one by one."""
+        """A whole batch. PyTorch's DataLoader calls this if it is there; it is much faster than row by row."""
         epochs, indices = np.array(keys).T
+        rows = self.dataset[indices]
         if self.dropout:
-            rows = self.dataset.with_format("arrow")[indices]
             sides = [
                 self.dropout(rows[name].combine_chunks(), self._seeds(epochs, indices, side))
                 for side, name in enumerate(WORD_COLUMNS)
             ]
         else:
-            rows = self.dataset[indices]
             sides = [rows["source_ids"], rows["target_ids"]]
         return [{"input_ids": source, "labels": target} for source, target in zip(*sides, strict=True)]
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
-        """(N, 2): how many tokens source and target of every pair have; with dropout a function of the epoch."""
+        """(N, 2): source and target length of every pair; with BPE-dropout a function from the epoch to these."""
         return lengths_of(self.dataset) if self.dropout is None else partial(self._lengths_in, self.dropout)
 
     def _lengths_in(self, dropout: SubwordDropout, epoch: int) -> np.ndarray:
@@ -174,7 +174,7 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
 
 @dataclass(frozen=True)
 class PairCollator:
-    """Pads on the right: sources with padding that the mask hides, targets with what the loss ignores."""
+    """Pads on the right: sources with `pad_token_id`, which the attention mask hides, labels with `ignored`."""
 
     pad_token_id: int
     ignored: int = -100

@@ -1,10 +1,11 @@
 """
-BPE-dropout (Provilkov et al., 2020): in training a word is segmented in another way from time to time.
+BPE-dropout (Provilkov et al., 2020): a model that sees words in several segmentations learns more of their parts.
 
-When a corpus is encoded, each of its different words is segmented in several ways, which are written to a file, and
-texts are written as numbers of words. In training each word of a text takes one of its ways, by a hash of the seed, the
-epoch, the example and the place in the text. So every process finds the same without a random number generator to save
-or restore, and the lengths of a whole epoch are a matter of look-ups: seconds for millions of pairs.
+When a corpus is encoded, `Words` numbers its different words, segments each of them in several ways and writes these to
+a file. In training `SubwordDropout` chooses one of the ways for each word of a text, by a hash of the seed, the epoch,
+the example and the place in the text. So all processes, and a training that is resumed, find the same without the state
+of a random number generator; and the lengths of all texts in an epoch, from which batches are made, take seconds for
+millions of pairs, as nothing is segmented for them.
 """
 
 import json
@@ -19,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
-EOS, SEPARATOR = 0, 1  # as words: so a text is nothing but words
-# A word is segmented in as many ways as it occurs in the corpus, within these limits: a rare word needs several, as it
-# comes again in each epoch.
+EOS, SEPARATOR = 0, 1  # numbers of two words more, which have one way each
+# A word has as many ways as it occurs in the corpus, within these limits. Also a rare one needs several: it comes again
+# in each epoch. (Of a word of 8 letters, 64 ways at a rate of 0.1 are some 6 different ones.)
 MIN_WAYS, MAX_WAYS = 8, 128
 
 
 class Words:
-    """The different words of a corpus, numbered in order of their first occurrence, and the ways to segment them."""
+    """The different words of a corpus, numbered in the order in which they are found."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         backend = tokenizer.backend_tokenizer
@@ -43,14 +44,14 @@ class Words:
         self.counts = array("q")
 
     def of(self, parts: Sequence[str]) -> list[int]:
-        """The numbers of all words of a text in several parts, as the encoder joins them. They are counted."""
+        """Count the words of a text in one or several parts, and give their numbers, joined as `Encoder` joins ids."""
         numbers = self._numbers(parts[0])
         for part in parts[1:]:
             numbers += [SEPARATOR, *self._numbers(part)]
         return [*numbers, EOS]
 
     def write(self, file: Path) -> None:
-        """Write all segmentations of all words, in one block of an Arrow file, which can be used where it lies."""
+        """Write the ways of all words: one block of an Arrow file, so that it can be memory-mapped as three arrays."""
         ends_of_words, ends_of_ways, ids = array("i", [0]), array("i", [0]), array("i")
         for ways in self._ways_of_all():
             for way in ways:
@@ -65,12 +66,17 @@ class Words:
             writer.write_table(table)
 
     def segmentations(self, word: str, number: int) -> list[list[int]]:
-        """Some ways to segment a word, always the same: each merge is left out with probability `rate`."""
+        """
+        Ways to segment a word, drawn by the word itself, so always the same.
+
+        As in the paper: while there are merges, each of them is dropped with probability `rate`, and the best of the
+        others is made; if all are dropped, that is it.
+        """
         draws = random.Random(word).random  # noqa: S311 -- not for secrets
 
         @cache
         def merged(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
-            """What each possible merge makes of the parts, in the order in which BPE prefers them."""
+            """The parts after each merge that is possible, the best merge first."""
             pairs = enumerate(pairwise(parts))
             places = sorted((self.ranks[pair], place) for place, pair in pairs if pair in self.ranks)
             return [(*parts[:place], parts[place] + parts[place + 1], *parts[place + 2 :]) for _, place in places]
@@ -106,10 +112,10 @@ class Words:
 
 class SubwordDropout:
     """
-    Texts of numbered words to lengths or ids, drawn by a seed for each text.
+    From texts, as numbers of words, to token ids or to their lengths, drawn by a seed for each text.
 
     Args:
-        file: The segmentations that `Words` has written. They are mapped into memory, which all processes share.
+        file: What `Words` has written. It is memory-mapped, so that all processes share one copy.
     """
 
     def __init__(self, file: Path):
@@ -121,7 +127,7 @@ class SubwordDropout:
         self.ids = ways.values.values.to_numpy()
 
     def __reduce__(self) -> tuple[type["SubwordDropout"], tuple[Path]]:
-        """Processes that load data map the file themselves."""
+        """Pickle the path only: a worker of a DataLoader maps the file itself."""
         return SubwordDropout, (self.file,)
 
     def lengths(self, texts: pa.ListArray, seeds: np.ndarray) -> np.ndarray:
@@ -139,7 +145,7 @@ class SubwordDropout:
         return [text.tolist() for text in np.split(ids, ends[:-1])]
 
     def _drawn(self, texts: pa.ListArray, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The way that each word of all texts takes, and where each text starts. No text is empty: each has <eos>."""
+        """The way of each word of all texts, and the index of the first word of each text. (Each has at least <eos>.)"""
         offsets = texts.offsets.to_numpy()
         words = texts.values.to_numpy()[offsets[0] : offsets[-1]]
         starts, counts = offsets[:-1] - offsets[0], np.diff(offsets)
@@ -151,7 +157,7 @@ class SubwordDropout:
 
 
 def hashed(*numbers: np.ndarray | int) -> np.ndarray:
-    """Something like a random number for each tuple of numbers, always the same (SplitMix64, Steele et al., 2014)."""
+    """A hash of each tuple of numbers, as good as 64 random bits (SplitMix64, Steele et al., 2014)."""
     state = np.zeros(1, np.uint64)
     for number in numbers:
         state = state ^ np.asarray(number).astype(np.uint64)
