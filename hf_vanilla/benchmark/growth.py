@@ -124,7 +124,7 @@ def first_batch(file: Path) -> Figures:
     started = time.perf_counter()
     recipe = load_recipe(file, [])
     prepared = prepare(recipe, file.parent / "run")
-    examples = TrainingPairs(prepared.train, prepared.tokenizer)
+    examples = TrainingPairs(prepared.train)
     (keys,) = islice(TokenBudgetBatches(lengths_of(prepared.train), TOKENS), 1)
     PairCollator(prepared.tokenizer.pad_token_id)([examples[key] for key in keys])
     return {"seconds": time.perf_counter() - started, "MiB": peak_memory() / 2**20}

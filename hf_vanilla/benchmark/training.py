@@ -92,7 +92,7 @@ def highest_speed(job: Job) -> float:
     recipe = job.load()
     prepared = prepare(recipe, job.prepared)
     model = new_model(recipe, prepared.tokenizer).train()
-    examples = TrainingPairs(prepared.train, prepared.tokenizer)
+    examples = TrainingPairs(prepared.train)
     collate = PairCollator(prepared.tokenizer.pad_token_id)
     plan = TokenBudgetBatches(lengths_of(prepared.train), recipe.training.max_tokens)
     batches = (collate([examples[key] for key in keys]) for keys in islice(plan, 3))

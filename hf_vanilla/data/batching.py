@@ -1,5 +1,6 @@
-"""Lengths to batches that hold about the same number of tokens each."""
+"""From the lengths of examples to batches with about the same number of tokens each."""
 
+import heapq
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
@@ -9,34 +10,34 @@ from torch.utils.data import Sampler
 
 from .errors import InvalidDataError
 
-NEARLY_FULL = 0.9  # of the budget
-SPARE = 0.02  # of the batches, where lengths change from epoch to epoch
+NEARLY_FULL = 0.9  # share of the budget from which a batch may end early
+SPARE_BATCHES = 0.02  # share of batches planned in excess where lengths change, as an epoch may need a few more
 
 Key = tuple[int, int]
-"""An epoch and an index: all that an example, with whatever is random about it, depends on."""
+"""The epoch and the index of an example: with the seed, they decide everything that is random about it."""
 
 
 class TokenBudgetBatches(Sampler[list[Key]]):
     """
-    Batches of keys whose padded tokens, on the longer side, are at most `max_tokens`.
+    A batch sampler: batches of examples of similar length, each of at most `max_tokens` source tokens and as many
+    target tokens, padding included.
 
-    Examples of equal lengths are shuffled among each other and batches among each other, by the seed and the epoch
-    alone. Each example is in one batch of each epoch, and every epoch has the same number of batches.
+    Each example is in exactly one batch of each epoch, and every epoch has the same number of batches. Which examples
+    meet in a batch, and the order of the batches, depend on the seed and the epoch only.
 
-    The batches of one step of the optimiser, on several processes or accumulated on one, follow each other and are of
-    the same size as far as possible. So however many processes share them, a step sees the same examples; and as the
-    number of batches is a multiple of those of a step, no example comes twice. (Accelerate gives batch i * processes +
-    rank to each rank.)
+    One optimiser step uses `per_step` batches. These follow each other and have nearly the same size, so that processes
+    do not wait for each other. Accelerate gives batch i * processes + rank to each rank. As the number of batches is a
+    multiple of `per_step`, it never repeats a batch to fill the last step.
 
     Args:
-        lengths: (N, 2), the lengths of source and target of every example, <eos> included; or a function from the
-            epoch to them, if they change.
-        max_tokens: The budget. An example longer than it cannot be in a batch.
-        per_step: How many batches make a step: processes times accumulated batches.
-        shuffle: False keeps batches in the order of their length.
+        lengths: (N, 2), source and target lengths of all examples, <eos> included; or, if they change from epoch to
+            epoch, a function from the epoch to them.
+        max_tokens: The budget. An example that is longer is an error.
+        per_step: Processes times gradient accumulation steps.
+        shuffle: False keeps the batches in the order of their length.
     """
 
-    # A sampler with an attribute `batch_size` would make accelerate drop all batches of another size.
+    # There must be no attribute `batch_size`: accelerate would drop all batches of any other size.
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         seed: int = 0,
         shuffle: bool = True,
     ):
-        # An epoch's are asked for several times, and take seconds where they depend on the epoch.
+        # For large corpora a call takes seconds, and __len__, padding and __iter__ ask for the same epoch.
         self.lengths = lru_cache(maxsize=1)(lengths) if callable(lengths) else lengths
         self.max_tokens = max_tokens
         self.per_step = per_step
@@ -77,7 +78,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
 
     @cached_property
     def padding(self) -> float:
-        """The share of padding among the tokens of all batches, both sides together."""
+        """The share of padding among all source and target tokens of the first epoch."""
         lengths = self._lengths(epoch=0)
         lengths = lengths[self._sorted(lengths, np.random.default_rng(0))]
         padded = sum((end - start) * lengths[start:end].max(axis=0).sum() for start, end in self._cuts(lengths))
@@ -87,7 +88,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         return self.lengths(epoch) if callable(self.lengths) else self.lengths
 
     def _number(self) -> int:
-        """As many batches as the lengths need, in whole steps; a few more if lengths change."""
+        """How many batches each epoch has: a multiple of `per_step`, and some to spare if lengths change."""
         lengths = self._lengths(epoch=0)
         longest = int(lengths.max(initial=0))
         if longest > self.max_tokens:
@@ -96,7 +97,7 @@ class TokenBudgetBatches(Sampler[list[Key]]):
                 f"example {index} has {longest} tokens, more than max_tokens ({self.max_tokens}) in a batch"
             )
         needed = len(self._filled(lengths[self._sorted(lengths, np.random.default_rng(0))], self.max_tokens))
-        spare = math.ceil(needed * SPARE) if callable(self.lengths) else 0
+        spare = math.ceil(needed * SPARE_BATCHES) if callable(self.lengths) else 0
         number = math.ceil((needed + spare) / self.per_step) * self.per_step
         if number > len(lengths):
             raise InvalidDataError(
@@ -107,10 +108,10 @@ class TokenBudgetBatches(Sampler[list[Key]]):
 
     def _sorted(self, lengths: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """
-        By the longer side, then by what one side is longer than the other; equal examples in random order.
+        Indices by the longer side, then by the difference of both sides; equal examples in random order.
 
-        The second order turns round from one length to the next, so that where a batch has some of two lengths they
-        are alike.
+        The difference rises within one length and falls within the next. So where a batch has examples of two lengths,
+        they are still alike in both sides.
         """
         shuffled = random.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
         source, target = lengths[shuffled].T
@@ -118,29 +119,36 @@ class TokenBudgetBatches(Sampler[list[Key]]):
         return shuffled[np.lexsort((np.where(longer % 2, source - target, target - source), longer))]
 
     def _cuts(self, lengths: np.ndarray) -> list[tuple[int, int]]:
-        """Where batches of the sorted lengths start and end: exactly as many as every epoch has."""
+        """Start and end of each batch in the sorted lengths: `self.number` of them."""
         budget = self.max_tokens
         while len(cuts := self._filled(lengths, budget)) > self.number:
-            budget = math.ceil(budget * 1.01)  # an epoch of unusually long examples
-        while len(cuts) < self.number:
-            largest = max(range(len(cuts)), key=lambda i: cuts[i][1] - cuts[i][0])
-            start, end = cuts[largest]
-            cuts[largest : largest + 1] = [(start, (start + end) // 2), ((start + end) // 2, end)]
-        return cuts
+            budget = math.ceil(budget * 1.01)  # this epoch's examples are so long that the spare batches do not suffice
+        # Too few: halve the largest. (Negative sizes, as heapq has the smallest in front.)
+        largest = [(start - end, start, end) for start, end in cuts]
+        heapq.heapify(largest)
+        while len(largest) < self.number:
+            _, start, end = largest[0]
+            middle = (start + end) // 2
+            heapq.heapreplace(largest, (start - middle, start, middle))
+            heapq.heappush(largest, (middle - end, middle, end))
+        return sorted((start, end) for _, start, end in largest)
 
     def _filled(self, lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
         """
-        Fill each batch up to the budget.
+        Start and end of batches that are filled up to the budget, one after the other.
 
-        A batch that is nearly full ends early rather than get wider.
+        A batch that is nearly full ends before an example that would make its padded source or target longer.
         """
-        cuts, start, source, target = [], 0, 0, 0
-        for end, (next_source, next_target) in enumerate(lengths.tolist()):
-            wider = max(source, next_source), max(target, next_target)
-            is_nearly_full = max(source, target) * (end - start) > NEARLY_FULL * budget
-            if max(wider) * (end + 1 - start) > budget or (is_nearly_full and wider != (source, target)):
-                cuts.append((start, end))
-                start, wider = end, (next_source, next_target)
-            source, target = wider
-        cuts.append((start, len(lengths)))
+        cuts, start = [], 0
+        while start < len(lengths):
+            most = max(1, budget // int(lengths[start].max()))
+            widths = np.maximum.accumulate(lengths[start : start + most])  # of the batch, with each number of examples
+            padded = widths.max(axis=1) * np.arange(1, len(widths) + 1)
+            number = max(1, int(padded.searchsorted(budget, "right")))
+            nearly_full = int(padded.searchsorted(NEARLY_FULL * budget, "right")) + 1
+            gets_wider = (widths[nearly_full:number] != widths[nearly_full - 1 : number - 1]).any(axis=1)
+            if gets_wider.any():
+                number = nearly_full + int(gets_wider.argmax())
+            cuts.append((start, start + number))
+            start += number
         return cuts

@@ -1,5 +1,6 @@
-"""Files and datasets to checked, aligned pairs of a source and a target, one at a time."""
+"""From files and datasets to pairs of a source and a target, checked and one at a time."""
 
+import codecs
 import gzip
 import itertools
 import json
@@ -17,7 +18,7 @@ Column = str | int
 
 @dataclass(frozen=True)
 class Pair:
-    """One example. A source has several parts where several columns are read (a lemma and its tags, say)."""
+    """One example. A source has several parts if it is read from several columns (a lemma and its tags, say)."""
 
     source: tuple[str, ...]
     target: str
@@ -46,8 +47,8 @@ class Table:
     """
     One file with a column for each side: tab-separated (.tsv, .txt), JSON lines (.jsonl, .json) or .parquet.
 
-    The first three may be gzipped. Columns have names, except that those of a table of tabs without a header line
-    have numbers, from 0. With a `separator` of its own a file is a table of these, whatever it is called.
+    All but .parquet may be gzipped. Columns are named, or, in tab-separated files without a header line, numbered from
+    0. With `separator` any file is read as text with columns that this separates, whatever its name.
     """
 
     file: Path
@@ -117,7 +118,10 @@ class Table:
 
 @dataclass(frozen=True)
 class HubDataset:
-    """Whatever `datasets.load_dataset` loads: an id on the Hub or a local folder, with columns or `translation`s."""
+    """
+    Whatever `datasets.load_dataset` loads: an id on the Hub or a local folder. Source and target are columns, or
+    languages in a column `translation`.
+    """
 
     dataset: str
     source: tuple[Column, ...]
@@ -140,7 +144,7 @@ class HubDataset:
 
 @dataclass(frozen=True)
 class GeneratedPairs:
-    """The embedded task, for which nothing has to be there: spoken English to how it is written."""
+    """The quick start's task, generated without any files: spoken English to how it is written."""
 
     generated: Literal["spoken_forms"]
     split: str
@@ -160,13 +164,25 @@ def read_pairs(corpora: Iterable[Corpus]) -> Iterator[Pair]:
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
-    """As bytes, because only "\\n" ends a line here: text mode would also end lines where Unicode sees one."""
+    """Lines of a file, plain or gzipped."""
     opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
     try:
         with opener(file, "rb") as stream:
-            yield from stream
+            yield from without_byte_order_mark(stream)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidDataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def without_byte_order_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """
+    Lines without the mark that some editors write at the beginning of a file: it is no text.
+
+    Lines are bytes, because only "\\n" ends a line here: text mode would also end one at a lone "\\r".
+    """
+    for number, line in enumerate(lines):
+        text = line if number else line.removeprefix(codecs.BOM_UTF8)
+        if text:
+            yield text
 
 
 def text_of(line: bytes, where: str) -> str:
@@ -177,7 +193,7 @@ def text_of(line: bytes, where: str) -> str:
 
 
 def cell(row: Mapping[Column, Any], name: Column, where: str) -> str:
-    """A column of a row, or a language of its `translation`."""
+    """The text in a column of a row, or in a language of its column `translation`."""
     columns = row["translation"] if name not in row and isinstance(row.get("translation"), dict) else row
     if name not in columns:
         known = ", ".join(map(str, columns))

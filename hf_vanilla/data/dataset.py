@@ -1,7 +1,8 @@
-"""Pairs and a tokenizer to token ids in a memory-mapped file, and these to the tensors of a batch."""
+"""From pairs of texts to token ids in a memory-mapped file, and from these to the tensors of a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from .batching import Key
 from .corpus import Pair
 from .errors import InvalidDataError
-from .subword_dropout import SubwordDropout, hashed, ranges
+from .subword_dropout import SubwordDropout, Words, hashed
 from .tokenizer import Encoder
 
 Item = TypeVar("Item")
@@ -30,11 +31,12 @@ SCHEMA = pa.schema(
         "target_ids": pa.list_(pa.int32()),
     }
 )
+WORD_COLUMNS = ("source_words", "target_words")  # only where there is BPE-dropout
 
 
 @dataclass
 class Skipped:
-    """The pairs that were left out: for each reason how many, and where the first of them is."""
+    """Pairs that are not used: for each reason how many there are, and where the first one is."""
 
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -50,59 +52,84 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LengthLimits:
-    """The most tokens of a source and of a target, <eos> included."""
+    """The largest number of tokens in a source and in a target, <eos> included. Longer pairs are not used."""
 
     source: int
     target: int
 
 
 def encode_corpus(
-    pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerFast, limits: LengthLimits, file: Path
+    pairs: Iterable[Pair],
+    tokenizer: PreTrainedTokenizerFast,
+    limits: LengthLimits,
+    file: Path,
+    subword_dropout: float = 0.0,
 ) -> tuple[datasets.Dataset, Skipped]:
     """
-    Write the pairs and their ids to `file`, and map it into memory.
+    Write the pairs and their ids to `file`, and open it memory-mapped. Empty and too long pairs are left out.
 
-    Empty and over-long pairs are left out and counted.
+    Where `subword_dropout` is more than 0, texts are also written as numbers of words, and the ways to segment these
+    words into a second file: see `SubwordDropout`.
     """
     encoder, skipped, written = Encoder(tokenizer), Skipped(), 0
-    partial = file.with_name(f"{file.name}.partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
+    words = Words(tokenizer, subword_dropout) if subword_dropout else None
+    schema = SCHEMA
+    for name in WORD_COLUMNS if words else ():
+        schema = schema.append(pa.field(name, pa.list_(pa.int32())))
+    unfinished = file.with_name(f"{file.name}.partial")
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for some in _in_groups_of(1000, _not_empty(pairs, skipped)):
             ids = zip(encoder.sources([p.source for p in some]), encoder.targets([p.target for p in some]), strict=True)
-            rows = [
+            rows: list[dict[str, Any]] = [
                 {"source": pair.source, "target": pair.target, "source_ids": source, "target_ids": target}
                 for pair, (source, target) in zip(some, ids, strict=True)
                 if _is_short(pair, len(source), len(target), limits, skipped)
             ]
+            if words:
+                for row in rows:
+                    row |= {"source_words": words.of(row["source"]), "target_words": words.of([row["target"]])}
             if rows:
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
             written += len(rows)
     if not written:
-        partial.unlink()
+        unfinished.unlink()
         raise InvalidDataError(f"no pair is left to use; skipped: {skipped}")
-    partial.rename(file)
+    if words:
+        words.write(segmentations_file(file))
+    unfinished.rename(file)
     return datasets.Dataset.from_file(str(file)), skipped
 
 
+def segmentations_file(file: Path) -> Path:
+    """The second file of `encode_corpus`, beside the first."""
+    return file.with_suffix(".segmentations.arrow")
+
+
+def subword_dropout_of(dataset: datasets.Dataset) -> SubwordDropout:
+    """The BPE-dropout for a corpus that `encode_corpus` has written."""
+    file = Path(dataset.cache_files[0]["filename"])
+    segmentations = segmentations_file(file)
+    if not {*WORD_COLUMNS} <= {*dataset.column_names} or not segmentations.exists():
+        raise InvalidDataError(
+            f"{file}: was not encoded for BPE-dropout (tokenizer.dropout), or by an earlier version of hf_vanilla: "
+            "train into a new directory (--output)"
+        )
+    return SubwordDropout(segmentations)
+
+
 def lengths_of(dataset: datasets.Dataset) -> np.ndarray:
-    """(N, 2): how many tokens source and target of every pair have."""
+    """(N, 2): the source and target length of every pair, in tokens."""
     columns = [dataset.data.column(name) for name in ("source_ids", "target_ids")]
     return np.stack([np.concatenate([np.diff(chunk.offsets) for chunk in column.chunks]) for column in columns], 1)
 
 
 class TrainingPairs(Dataset[dict[str, list[int]]]):
-    """The pairs by (epoch, index): what is random about them is a function of the seed and that key."""
+    """Encoded pairs by (epoch, index), segmented anew in each epoch if there is BPE-dropout."""
 
-    def __init__(
-        self,
-        dataset: datasets.Dataset,
-        tokenizer: PreTrainedTokenizerFast,
-        dropout: SubwordDropout | None = None,
-        seed: int = 0,
-    ):
-        self.dataset = dataset.select_columns(["source", "target"] if dropout else ["source_ids", "target_ids"])
-        self.encoder = Encoder(tokenizer)
+    def __init__(self, dataset: datasets.Dataset, dropout: SubwordDropout | None = None, seed: int = 0):
+        columns = WORD_COLUMNS if dropout else ("source_ids", "target_ids")
+        self.dataset = dataset.select_columns(columns).with_format("arrow" if dropout else None)
         self.dropout = dropout
         self.seed = seed
 
@@ -114,41 +141,40 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         return example
 
     def __getitems__(self, keys: Sequence[Key]) -> list[dict[str, list[int]]]:
-        """All of a batch, as PyTorch's loaders ask for them: that reads rows much faster than one by one."""
-        rows = self.dataset[[index for _, index in keys]]
-        ids: Iterable[tuple[list[int], list[int]]]
+        """A whole batch. PyTorch's DataLoader calls this if it is there; it is much faster than row by row."""
+        epochs, indices = np.array(keys).T
+        rows = self.dataset[indices]
         if self.dropout:
-            texts = [[*source, target] for source, target in zip(rows["source"], rows["target"], strict=True)]
-            ids = self._drawn(self.dropout, keys, texts)
+            sides = [
+                self.dropout(rows[name].combine_chunks(), self._seeds(epochs, indices, side))
+                for side, name in enumerate(WORD_COLUMNS)
+            ]
         else:
-            ids = zip(rows["source_ids"], rows["target_ids"], strict=True)
-        return [{"input_ids": source, "labels": target} for source, target in ids]
-
-    def _drawn(
-        self, dropout: SubwordDropout, keys: Sequence[Key], texts: Sequence[Sequence[str]]
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        counts = np.array([len(of_pair) for of_pair in texts])
-        epochs, indices = (np.repeat(numbers, counts) for numbers in np.array(keys).T)
-        seeds = hashed(self.seed, epochs, indices, ranges(np.zeros_like(counts), counts))
-        drawn = iter(dropout([text for of_pair in texts for text in of_pair], seeds))
-        for of_pair in texts:
-            *source, target = (next(drawn) for _ in of_pair)
-            yield self.encoder.joined(source), self.encoder.joined([target])
+            sides = [rows["source_ids"], rows["target_ids"]]
+        return [{"input_ids": source, "labels": target} for source, target in zip(*sides, strict=True)]
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
-        """(N, 2): how many tokens source and target of every pair have; with dropout a function of the epoch."""
-        return lengths_of(self.dataset) if self.dropout is None else self._lengths_in
+        """(N, 2): source and target length of every pair; with BPE-dropout a function from the epoch to these."""
+        return lengths_of(self.dataset) if self.dropout is None else partial(self._lengths_in, self.dropout)
 
-    def _lengths_in(self, epoch: int) -> np.ndarray:
-        keys = ((epoch, index) for index in range(len(self)))
-        examples = (example for some in _in_groups_of(1000, keys) for example in self.__getitems__(some))
-        return np.array([(len(example["input_ids"]), len(example["labels"])) for example in examples])
+    def _lengths_in(self, dropout: SubwordDropout, epoch: int) -> np.ndarray:
+        lengths = np.empty((len(self), 2), np.int32)
+        for side, name in enumerate(WORD_COLUMNS):
+            start = 0
+            for texts in self.dataset.data.column(name).chunks:
+                indices = np.arange(start, start + len(texts))
+                lengths[indices, side] = dropout.lengths(texts, self._seeds(epoch, indices, side))
+                start += len(texts)
+        return lengths
+
+    def _seeds(self, epochs: np.ndarray | int, indices: np.ndarray, side: int) -> np.ndarray:
+        return hashed(self.seed, epochs, indices, side)
 
 
 @dataclass(frozen=True)
 class PairCollator:
-    """Pads on the right: sources with padding that the mask hides, targets with what the loss ignores."""
+    """Pads on the right: sources with `pad_token_id`, which the attention mask hides, labels with `ignored`."""
 
     pad_token_id: int
     ignored: int = -100

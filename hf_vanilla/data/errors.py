@@ -1,4 +1,4 @@
-"""The one error for input that somebody has to mend: it names the file, the line and the value."""
+"""The one error for data that the user has to fix: its message names the file, the line and the value."""
 
 
 class InvalidDataError(ValueError):

@@ -1,4 +1,4 @@
-"""What may be wrong with pairs that can all be read."""
+"""Finds what is probably wrong with a corpus: copies, broken characters, other languages, shifted lines, ..."""
 
 import re
 import unicodedata
@@ -15,9 +15,9 @@ from .corpus import Corpus, Pair, read_pairs
 
 # What UTF-8 looks like where it was read as Latin-1 or Windows-1252, and what stands for a character that was lost.
 BROKEN = re.compile("\ufffd|[\u00c2\u00c3][\u0080-\u00bf\u0152-\u2122]|\u00e2\u20ac")
-FAR_OFF = 4.0  # times the usual ratio of lengths
-BLOCK = 1000  # pairs among which a shift of lines shows
-LETTERS = 40  # of a text, by which its script is judged
+FAR_OFF = 4.0  # a ratio of lengths is suspicious if it differs from the median by this factor
+BLOCK = 1000  # pairs that are compared at a time to find a shift of lines
+LETTERS = 40  # how many letters of a text are looked at to find its script
 NO_SCRIPT = ""
 
 
@@ -33,7 +33,7 @@ class Finding:
 
 
 class Split:
-    """The pairs of a split as a few numbers each: lengths, fingerprints and scripts."""
+    """A split, of which only a few numbers per pair are kept in memory: lengths, hashes and scripts."""
 
     def __init__(self, name: str, corpora: Sequence[Corpus]):
         self.name = name
@@ -41,7 +41,7 @@ class Split:
         pairs = array("q")
         lengths, scripts = array("l"), array("l")
         copies, broken = array("b"), array("b")
-        self.scripts = [NO_SCRIPT]  # those that occur: a text has the index of one
+        self.scripts = [NO_SCRIPT]  # all that occur; `script_ids` are indices into this list
         for pair in read_pairs(corpora):
             source = "\t".join(pair.source)
             pairs.append(hash((source, pair.target)))
@@ -60,7 +60,7 @@ class Split:
         return next(islice(read_pairs(self.corpora), int(index), None))
 
     def example(self, which: np.ndarray) -> str:
-        """Where the first of some pairs is, and how it begins."""
+        """Place and first words of the first pair for which `which` is true."""
         pair = self.pair(int(which.argmax()))
         return f"{pair.where} ({' | '.join(pair.source)[:60]!r} -> {pair.target[:60]!r})"
 
@@ -72,7 +72,7 @@ class Split:
 
 
 def script_of(text: str) -> str:
-    """The script of most letters, in the words of Unicode; empty if there are no letters."""
+    """The script of most letters, by its name in Unicode; NO_SCRIPT if there are no letters."""
     scripts = Counter(_script_of_letter(letter) for letter in islice(filter(str.isalpha, text), LETTERS))
     return scripts.most_common(1)[0][0] if scripts else NO_SCRIPT
 
@@ -107,7 +107,7 @@ def findings_in(split: Split, languages: tuple[str | None, str | None]) -> Itera
 
 
 def findings_between(training: Split, other: Split) -> Iterator[Finding]:
-    """What a split that must be unseen shares with the training pairs."""
+    """Pairs of validation or test data that are among the training pairs too."""
     yield from _found(
         *(other, np.isin(other.pairs, training.pairs), 0.005),
         "are in the training pairs too",
@@ -122,14 +122,14 @@ def _found(split: Split, which: np.ndarray, tolerated: float, what: str, advice:
 
 
 def repeated(values: np.ndarray) -> np.ndarray:
-    """Where a value stands that stood before."""
+    """True for each value that occurred before."""
     found = np.ones(len(values), dtype=bool)
     found[np.unique(values, return_index=True)[1]] = False
     return found
 
 
 def far_off(lengths: np.ndarray) -> np.ndarray:
-    """Where the ratio of both lengths is far from the usual one. Short texts, of which any may be, do not count."""
+    """True where the ratio of lengths is far from the median. Short texts are not judged: any ratio is usual there."""
     ratios = np.log(np.maximum(lengths, 1)) @ (1, -1)
     return (np.abs(ratios - np.median(ratios)) > np.log(FAR_OFF)) & (lengths.max(axis=1) > 20) & (lengths.min(1) > 0)
 
@@ -144,7 +144,7 @@ def usual_script(scripts: np.ndarray) -> int | None:
 
 
 def first_shifted_block(lengths: np.ndarray) -> int | None:
-    """Where lengths begin to be related to those one line before or after, and not to those of their own line."""
+    """The first block in which source lengths go with target lengths one line off better than with their own."""
     logs = np.log(np.maximum(lengths, 1))
     for start in range(0, len(logs) - BLOCK // 4, BLOCK):
         source, target = logs[start : start + BLOCK].T

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from .errors import InvalidDataError
 
 SPLITS = ("train", "validation", "test")
-LARGEST = {"train": 100_000, "validation": 5_000, "test": 5_000}  # beyond it, times and ordinals are used up
+LARGEST = {"train": 100_000, "validation": 5_000, "test": 5_000}  # there are no more different times and ordinals
 
 FIRST_DATE, LAST_DATE = date(1900, 1, 1), date(2099, 12, 31)
 MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
@@ -53,7 +53,7 @@ class Category(Generic[Value]):
 
 @dataclass(frozen=True)
 class Money:
-    """At least one unit, as fifty cents alone could be of dollars or of euros."""
+    """At least one unit: fifty cents alone could be dollars or euros."""
 
     sign: str
     units: int
@@ -64,8 +64,8 @@ def spoken_pairs(split: str, size: int, seed: int = 0) -> Iterator[tuple[str, st
     """
     Yield `size` distinct pairs (spoken, written). The same arguments give the same ones, a larger size gives more.
 
-    A thing belongs to one split for good, with all the ways to say it: about 90, 5 and 5 % of the things of a category
-    to each. Whatever the sizes and seeds, no pair of one split shares what is said or what is written with another's.
+    Every value is in one split only, with all the ways to say it: about 90, 5 and 5 % of the values of a category. So
+    whatever the sizes and seeds, no spoken and no written form is in two splits.
     """
     if split not in SPLITS:
         raise InvalidDataError(f"split ({split!r}) must be one of {', '.join(SPLITS)}")
@@ -199,7 +199,7 @@ def draw_money(random: Random) -> Money:
 
 
 def draw_round(random: Random, most_digits: int) -> int:
-    """A number of 1 to `most_digits` digits, half of them zero: such sums are usual, and no word tells of a zero."""
+    """A number of 1 to `most_digits` digits, half of them zero: as in usual prices, and hard, as zeros are not said."""
     number = random.randint(1, 9)
     for _ in range(random.randrange(most_digits)):
         number = 10 * number + random.choice((0, random.randint(1, 9)))

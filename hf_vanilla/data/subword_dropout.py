@@ -1,28 +1,33 @@
-"""Text to ids that are drawn anew for every epoch."""
+"""
+BPE-dropout (Provilkov et al., 2020): a model that sees words in several segmentations learns more of their parts.
+
+When a corpus is encoded, `Words` numbers its different words, segments each of them in several ways and writes these to
+a file. In training `SubwordDropout` chooses one of the ways for each word of a text, by a hash of the seed, the epoch,
+the example and the place in the text. So all processes, and a training that is resumed, find the same without the state
+of a random number generator; and the lengths of all texts in an epoch, from which batches are made, take seconds for
+millions of pairs, as nothing is segmented for them.
+"""
 
 import json
 import random
 from array import array
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
-MOST_WORDS = 100_000  # that are kept: with their segmentations, at most a kilobyte each and what these consist of
+EOS, SEPARATOR = 0, 1  # numbers of two words more, which have one way each
+# A word has as many ways as it occurs in the corpus, within these limits. Also a rare one needs several: it comes again
+# in each epoch. (Of a word of 8 letters, 64 ways at a rate of 0.1 are some 6 different ones.)
+MIN_WAYS, MAX_WAYS = 8, 128
 
 
-class SubwordDropout:
-    """
-    BPE-dropout (Provilkov et al., 2020): in training, each merge of a word is left out with probability `rate`.
-
-    Every draw is a function of the seed it is asked with, so that a training can be repeated and resumed. A word is
-    segmented in at most 256 ways, each drawn once and kept: what remains to do for a text is to look up. Words are
-    numbers and segmentations parts of one array, so that this is done for many texts at once.
-    """
-
-    VARIANTS = 256
+class Words:
+    """The different words of a corpus, numbered in the order in which they are found."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         backend = tokenizer.backend_tokenizer
@@ -33,68 +38,134 @@ class SubwordDropout:
         self.split = backend.pre_tokenizer.pre_tokenize_str
         self.ids: dict[str, int] = model["vocab"]
         self.ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+        self.special_ids = {EOS: tokenizer.eos_token_id, SEPARATOR: tokenizer.sep_token_id}
         self.rate = rate
-        self._forget()
+        self.numbers: dict[str, int] = {}
+        self.counts = array("q")
 
-    def __call__(self, texts: Sequence[str], seeds: np.ndarray) -> list[list[int]]:
-        """The ids of each text, without <eos>, drawn by the seed of this text."""
-        if len(self.numbers) > MOST_WORDS:
-            self._forget()
-        words = [self.words(text) for text in texts]
-        counts = np.array([len(numbers) for numbers in words])
-        variants = hashed(np.repeat(seeds, counts), ranges(np.zeros_like(counts), counts)) % np.uint64(self.VARIANTS)
-        starts = self._starts(np.concatenate(words) * self.VARIANTS + variants.astype(np.int64))
-        kept = np.frombuffer(self.kept, np.int32)
-        lengths = kept[starts]
-        ids = kept[ranges(starts + 1, lengths)]
-        ends = np.append(0, lengths.cumsum())[counts.cumsum()]
-        return [part.tolist() for part in np.split(ids, ends[:-1])]
+    def of(self, parts: Sequence[str]) -> list[int]:
+        """Count the words of a text in one or several parts, and give their numbers, joined as `Encoder` joins ids."""
+        numbers = self._numbers(parts[0])
+        for part in parts[1:]:
+            numbers += [SEPARATOR, *self._numbers(part)]
+        return [*numbers, EOS]
 
-    def segmentation(self, word: str, variant: int) -> list[int]:
-        draws = random.Random(f"{variant} {word}")  # noqa: S311 -- not for secrets
-        parts = list(word)
-        while True:
-            merges = [
-                (self.ranks[pair], place)
-                for place, pair in enumerate(pairwise(parts))
-                if pair in self.ranks and draws.random() >= self.rate
-            ]
-            if not merges:
-                return [self.ids[part] for part in parts]
-            _, place = min(merges)
-            parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    def write(self, file: Path) -> None:
+        """Write the ways of all words: one block of an Arrow file, so that it can be memory-mapped as three arrays."""
+        ends_of_words, ends_of_ways, ids = array("i", [0]), array("i", [0]), array("i")
+        for ways in self._ways_of_all():
+            for way in ways:
+                ids.extend(way)
+                ends_of_ways.append(len(ids))
+            ends_of_words.append(len(ends_of_ways) - 1)
+        column = pa.array(np.frombuffer(ids, np.int32))
+        for ends in (ends_of_ways, ends_of_words):
+            column = pa.ListArray.from_arrays(pa.array(np.frombuffer(ends, np.int32)), column)
+        table = pa.table({"ways": column})
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
 
-    def _forget(self) -> None:
-        self.numbers: dict[str, int] = {}  # of words
-        self.words = lru_cache(maxsize=MOST_WORDS)(self._words)
-        self.kept = array("i", [0])  # segmentations: each is the number of its ids, then these
-        self.places = np.zeros(0, np.int32)  # where in `kept` the variants of the words start; 0: not drawn yet
+    def segmentations(self, word: str, number: int) -> list[list[int]]:
+        """
+        Ways to segment a word, drawn by the word itself, so always the same.
 
-    def _words(self, text: str) -> np.ndarray:
-        words = (word for word, _ in self.split(self.normalize(text)))
-        return np.array([self.numbers.setdefault(word, len(self.numbers)) for word in words], np.int64)
+        As in the paper: while there are merges, each of them is dropped with probability `rate`, and the best of the
+        others is made; if all are dropped, that is it.
+        """
+        draws = random.Random(word).random  # noqa: S311 -- not for secrets
 
-    def _starts(self, variants: np.ndarray) -> np.ndarray:
-        """Where the segmentations start, of which those that are missing are drawn."""
-        size = len(self.numbers) * self.VARIANTS
-        if len(self.places) < size:
-            self.places = np.append(self.places, np.zeros(size, np.int32))
-        missing = np.unique(variants[self.places[variants] == 0])
-        words = list(self.numbers) if len(missing) else []
-        for variant in missing.tolist():
-            ids = self.segmentation(words[variant // self.VARIANTS], variant % self.VARIANTS)
-            self.places[variant] = len(self.kept)
-            self.kept.extend([len(ids), *ids])
-        return self.places[variants]
+        @cache
+        def merged(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+            """The parts after each merge that is possible, the best merge first."""
+            pairs = enumerate(pairwise(parts))
+            places = sorted((self.ranks[pair], place) for place, pair in pairs if pair in self.ranks)
+            return [(*parts[:place], parts[place] + parts[place + 1], *parts[place + 2 :]) for _, place in places]
+
+        def segmented() -> list[int]:
+            parts = tuple(word)
+            while True:
+                for following in merged(parts):
+                    if draws() >= self.rate:
+                        parts = following
+                        break
+                else:
+                    return [self.ids[part] for part in parts]
+
+        return [segmented() for _ in range(number)]
+
+    def _numbers(self, text: str) -> list[int]:
+        numbers = []
+        for word, _ in self.split(self.normalize(text)):
+            number = self.numbers.setdefault(word, len(self.numbers))
+            if number == len(self.counts):
+                self.counts.append(0)
+            self.counts[number] += 1
+            numbers.append(number + len(self.special_ids))
+        return numbers
+
+    def _ways_of_all(self) -> Iterator[list[list[int]]]:
+        for special in (EOS, SEPARATOR):
+            yield [[self.special_ids[special]]]
+        for word, count in zip(self.numbers, self.counts, strict=True):
+            yield self.segmentations(word, min(max(count, MIN_WAYS), MAX_WAYS))
+
+
+class SubwordDropout:
+    """
+    From texts, as numbers of words, to token ids or to their lengths, drawn by a seed for each text.
+
+    Args:
+        file: What `Words` has written. It is memory-mapped, so that all processes share one copy.
+    """
+
+    def __init__(self, file: Path):
+        self.file = file
+        with pa.memory_map(str(file)) as source:
+            ways = pa.ipc.open_stream(source).read_all().column("ways").chunk(0)
+        self.first_way = ways.offsets.to_numpy()  # of each word; the last is where those of the last word end
+        self.first_id = ways.values.offsets.to_numpy()  # of each way, the same
+        self.ids = ways.values.values.to_numpy()
+
+    def __reduce__(self) -> tuple[type["SubwordDropout"], tuple[Path]]:
+        """Pickle the path only: a worker of a DataLoader maps the file itself."""
+        return SubwordDropout, (self.file,)
+
+    def lengths(self, texts: pa.ListArray, seeds: np.ndarray) -> np.ndarray:
+        """How many ids each of the texts has."""
+        ways, starts = self._drawn(texts, seeds)
+        return np.add.reduceat(self.first_id[ways + 1] - self.first_id[ways], starts)
+
+    def __call__(self, texts: pa.ListArray, seeds: np.ndarray) -> list[list[int]]:
+        """The ids of each of the texts, <eos> included."""
+        ways, starts = self._drawn(texts, seeds)
+        firsts = self.first_id[ways]
+        lengths = self.first_id[ways + 1] - firsts
+        ids = self.ids[ranges(firsts, lengths)]
+        ends = np.add.reduceat(lengths, starts).cumsum()
+        return [text.tolist() for text in np.split(ids, ends[:-1])]
+
+    def _drawn(self, texts: pa.ListArray, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The way of each word of all texts, and the index of the first word of each text. (Each has at least <eos>.)"""
+        offsets = texts.offsets.to_numpy()
+        words = texts.values.to_numpy()[offsets[0] : offsets[-1]]
+        starts, counts = offsets[:-1] - offsets[0], np.diff(offsets)
+        places = ranges(np.zeros_like(counts), counts).astype(np.uint64)
+        random_bits = hashed(np.repeat(seeds, counts) + places) >> np.uint64(32)
+        first_way = self.first_way[words]
+        number_of_ways = (self.first_way[words + 1] - first_way).astype(np.uint64)
+        return first_way + (random_bits * number_of_ways >> np.uint64(32)).astype(np.int32), starts
 
 
 def hashed(*numbers: np.ndarray | int) -> np.ndarray:
-    """Something like a random number for each tuple of numbers, always the same (SplitMix64, Steele et al., 2014)."""
+    """A hash of each tuple of numbers, as good as 64 random bits (SplitMix64, Steele et al., 2014)."""
     state = np.zeros(1, np.uint64)
     for number in numbers:
-        state = (state ^ np.asarray(number).astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ np.asarray(number).astype(np.uint64)
+        state += np.uint64(0x9E3779B97F4A7C15)
+        state ^= state >> np.uint64(30)
+        state *= np.uint64(0xBF58476D1CE4E5B9)
+        state ^= state >> np.uint64(27)
+        state *= np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
     return state
 

@@ -1,4 +1,4 @@
-"""Training text to a plain fast tokenizer: joint byte-pair encoding, characters, words, or words and characters."""
+"""Trains a fast tokenizer: byte-pair encoding for both sides together, characters, words, or words and characters."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,16 @@ def train_tokenizer(
     texts: Iterable[str], kind: TokenizerKind = "bpe", vocab_size: int = 8000, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
     """
-    Learn the tokens of `texts`, sources and targets together.
+    Train a tokenizer on `texts`, sources and targets together.
 
-    Under "bpe" (over bytes) and "character" (with bytes for characters that the texts do not have) nothing is unknown,
-    and decoding gives back the text in NFC, lower-cased if asked for. "word" takes what white space separates, and
-    knows the `vocab_size` most frequent. "hybrid" knows the most frequent words too, and spells the others: a phoneme
-    is one token, and a word to be pronounced is its letters. Special tokens are never found in text: they are spelt
-    like any other.
+    - "bpe": byte-pair encoding over bytes.
+    - "character": every character of the texts is a token; others are written as bytes.
+    - "word": the `vocab_size` most frequent words, separated by white space; others are unknown.
+    - "hybrid": the most frequent words are tokens, others are written as characters. So in grapheme-to-phoneme data a
+      phoneme is one token, and a word to be pronounced is its letters.
+
+    With all but "word" no text is unknown, and decoding gives back the text, in NFC and lower-cased if asked for. A
+    special token that is written out in a text is taken for ordinary text.
     """
     train = {"bpe": _byte_pairs, "character": _characters, "word": _words, "hybrid": _words_and_characters}[kind]
     tokenizer = train(texts, vocab_size, lowercase)
@@ -90,7 +93,11 @@ def _words_and_characters(texts: Iterable[str], vocab_size: int, lowercase: bool
 
 
 def _spelling(alphabet: Sequence[str], words: Sequence[str]) -> models.BPE:
-    """Each of `words`, with its space, is a token: none can be a special one. Others are spelt, if need be in bytes."""
+    """
+    A model that knows each of `words`, and writes others as characters or, if these are unknown, as bytes.
+
+    The words begin with a space, so none of them can be taken for a special token.
+    """
     vocab = {token: index for index, token in enumerate([*SPECIAL_TOKENS.values(), *BYTES, *alphabet, *words])}
     return models.BPE(
         vocab=vocab,
@@ -103,7 +110,7 @@ def _spelling(alphabet: Sequence[str], words: Sequence[str]) -> models.BPE:
 
 def _words(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS["unk_token"]))
-    # A word spelt like a special token would be one: it becomes two words.
+    # A word that looks like a special token would become one: a space makes two words of it.
     special = [normalizers.Replace(token, f"{token[0]} {token[1:]}") for token in SPECIAL_TOKENS.values()]
     tokenizer.normalizer = _normalizer(lowercase, *special)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -135,6 +142,6 @@ class Encoder:
         return [*ids, self.tokenizer.eos_token_id]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        if not texts:  # an empty list is more than transformers' tokenizers can take
+        if not texts:  # transformers' tokenizers fail on an empty list
             return []
         return self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"]

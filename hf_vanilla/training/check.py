@@ -180,7 +180,7 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
 
 def _measured(plan: Plan) -> dict[str, Any]:
     """The time and memory of a training, estimated from a few of its steps."""
-    examples = TrainingPairs(plan.prepared.train, plan.prepared.tokenizer)
+    examples = TrainingPairs(plan.prepared.train)
     collate = PairCollator(plan.prepared.tokenizer.pad_token_id)
     device = plan.arguments.device
     model = plan.model.to(device).train()

@@ -207,7 +207,8 @@ def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
     else:
         limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
         tokenizer = AutoTokenizer.from_pretrained(run)
-        pairs, skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file)
+        dropout = recipe.tokenizer.dropout if split == "train" else 0.0
+        pairs, skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file, dropout)
         record.encoded[split] = summary_of(pairs)
         if before and before != record.encoded[split]:
             file.unlink()

@@ -21,8 +21,7 @@ from transformers import (
 )
 
 from ..data.batching import TokenBudgetBatches
-from ..data.dataset import PairCollator, TrainingPairs
-from ..data.subword_dropout import SubwordDropout
+from ..data.dataset import PairCollator, TrainingPairs, subword_dropout_of
 from ..files import write_whole
 from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
@@ -118,7 +117,7 @@ def make_trainer(
     stop: StopOnSignal,
 ) -> VanillaTrainer:
     tokenizer, section = prepared.tokenizer, recipe.training
-    dropout = SubwordDropout(tokenizer, recipe.tokenizer.dropout) if recipe.tokenizer.dropout else None
+    dropout = subword_dropout_of(prepared.train) if recipe.tokenizer.dropout else None
     processes = PartialState().num_processes
     sources, references = prepared.validation["source"][:], prepared.validation["target"][:]
 
@@ -129,8 +128,8 @@ def make_trainer(
         return {key: value for key, value in score(translations, references).items() if isinstance(value, float)}
 
     patience = section.early_stopping_patience
-    train_pairs = TrainingPairs(prepared.train, tokenizer, dropout, arguments.seed)
-    eval_pairs = TrainingPairs(prepared.validation, tokenizer)
+    train_pairs = TrainingPairs(prepared.train, dropout, arguments.seed)
+    eval_pairs = TrainingPairs(prepared.validation)
     batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, seed=arguments.seed)
     train_batches = batches(train_pairs.lengths, per_step=processes * arguments.gradient_accumulation_steps)
     callbacks: list[TrainerCallback] = [

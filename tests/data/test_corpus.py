@@ -1,5 +1,6 @@
 """Every kind of source gives the same pairs, and what is wrong with one is said with its file and line."""
 
+import codecs
 import gzip
 import json
 from collections.abc import Callable
@@ -71,6 +72,22 @@ def test_a_separator_makes_any_file_a_table(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(b"ABBY  AE B IY\nABET  AH B EH T\n"))
     pairs = [(*pair.source, pair.target) for pair in Table(file, (0,), 1, separator="  ")]
     assert pairs == [("ABBY", "AE B IY"), ("ABET", "AH B EH T")]
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    """As some editors write it; inside of a text the same character is text."""
+    mark = codecs.BOM_UTF8
+    for name, content in {"a.tsv": b"s\tt\na\tx\n", "a.jsonl": b'{"s": "a", "t": "x"}\n'}.items():
+        write(tmp_path, name, mark + content)
+        assert [(*p.source, p.target) for p in Table(tmp_path / name, ("s",), "t")] == [("a", "x")]
+    write(tmp_path, "b.tsv", mark + b"a\tx\n")
+    assert [(*p.source, p.target) for p in Table(tmp_path / "b.tsv", (0,), 1)] == [("a", "x")]
+    write(tmp_path, "s.gz", gzip.compress(mark + b"a\n" + mark + b"b\n"))
+    write(tmp_path, "t", mark + b"x\ny\n")
+    parallel_text = ParallelText(tmp_path / "s.gz", tmp_path / "t")
+    assert [(*p.source, p.target) for p in parallel_text] == [("a", "x"), ("\ufeffb", "y")]
+    write(tmp_path, "empty", mark)
+    assert list(ParallelText(tmp_path / "empty", tmp_path / "empty")) == []
 
 
 def test_several_sources_follow_each_other(tmp_path: Path) -> None:

@@ -2,15 +2,25 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
+from hf_vanilla.data.batching import TokenBudgetBatches
 from hf_vanilla.data.corpus import Pair
-from hf_vanilla.data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus, lengths_of
+from hf_vanilla.data.dataset import (
+    LengthLimits,
+    PairCollator,
+    TrainingPairs,
+    encode_corpus,
+    lengths_of,
+    subword_dropout_of,
+)
 from hf_vanilla.data.errors import InvalidDataError
-from hf_vanilla.data.subword_dropout import SubwordDropout
 from hf_vanilla.data.tokenizer import train_tokenizer
 
 TEXTS = ["a dog runs", "ein Hund rennt", "two dogs", "zwei Hunde"]
@@ -66,13 +76,18 @@ def test_an_error_in_the_middle_leaves_no_finished_file(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+def encoded_for_dropout(file: Path, copies: int = 1) -> datasets.Dataset:
+    dataset, _ = encode_corpus(pairs(*zip(TEXTS, TEXTS, strict=True)) * copies, TOKENIZER, LIMITS, file, 0.5)
+    return dataset
+
+
 def test_training_pairs_are_a_function_of_seed_epoch_and_index(tmp_path: Path) -> None:
-    dataset, _ = encode_corpus(pairs(*zip(TEXTS, TEXTS, strict=True)), TOKENIZER, LIMITS, tmp_path / "a")
-    plain = TrainingPairs(dataset, TOKENIZER)
+    dataset = encoded_for_dropout(tmp_path / "a")
+    plain = TrainingPairs(dataset)
     assert plain[0, 2] == plain[5, 2] == {"input_ids": dataset["source_ids"][2], "labels": dataset["target_ids"][2]}
 
     def seen(seed: int) -> list[dict[str, list[int]]]:
-        dropped = TrainingPairs(dataset, TOKENIZER, SubwordDropout(TOKENIZER, 0.5), seed)
+        dropped = TrainingPairs(dataset, subword_dropout_of(dataset), seed)
         return [dropped[epoch, index] for epoch in range(3) for index in range(4)]
 
     assert seen(1) == seen(1)
@@ -84,13 +99,54 @@ def test_training_pairs_are_a_function_of_seed_epoch_and_index(tmp_path: Path) -
 
 
 def test_lengths_are_those_of_the_examples_of_the_epoch(tmp_path: Path) -> None:
-    dataset, _ = encode_corpus(pairs(*zip(TEXTS, TEXTS, strict=True)), TOKENIZER, LIMITS, tmp_path / "a")
-    for dropout in (None, SubwordDropout(TOKENIZER, 0.5)):
-        examples = TrainingPairs(dataset, TOKENIZER, dropout)
+    dataset = encoded_for_dropout(tmp_path / "a", copies=700)  # several blocks of the file
+    for dropout in (None, subword_dropout_of(dataset)):
+        examples = TrainingPairs(dataset, dropout)
         for epoch in range(3):
             lengths = examples.lengths(epoch) if callable(examples.lengths) else examples.lengths
-            seen = [examples[epoch, index] for index in range(len(examples))]
+            seen = examples.__getitems__([(epoch, index) for index in range(len(examples))])
             assert lengths.tolist() == [[len(example["input_ids"]), len(example["labels"])] for example in seen]
+
+
+def test_workers_that_share_no_memory_draw_the_same(tmp_path: Path) -> None:
+    """Under spawn and forkserver, the default of Python 3.14, a worker gets a pickle of the examples."""
+    dataset = encoded_for_dropout(tmp_path / "a")
+    examples = TrainingPairs(dataset, subword_dropout_of(dataset), seed=5)
+    batches = [[(epoch, index) for index in range(4)] for epoch in range(5)]
+    started = [
+        iter(
+            DataLoader(examples, batch_sampler=batches, collate_fn=list, num_workers=1, multiprocessing_context=method)
+        )
+        for method in ("spawn", "forkserver")
+    ]
+    expected = [examples.__getitems__(keys) for keys in batches]
+    assert [list(loader) for loader in started] == [expected, expected]
+
+
+def test_an_epoch_is_planned_in_less_than_a_hundredth_of_its_training(tmp_path: Path) -> None:
+    """Of the time that 18,000 target tokens per second take, as on a CPU."""
+    texts = [" ".join(TEXTS[(n + k) % 4] for k in range(8)) for n in range(1000)]
+    dataset, _ = encode_corpus(
+        pairs(*zip(texts, texts, strict=True)), TOKENIZER, LengthLimits(200, 200), tmp_path / "a", 0.1
+    )
+    examples = TrainingPairs(datasets.concatenate_datasets([dataset] * 50), subword_dropout_of(dataset))
+    batches = TokenBudgetBatches(examples.lengths, 4096)
+    batches.set_epoch(1)
+    started = time.process_time()
+    assert sum(1 for _ in batches) == len(batches)
+    planned = time.process_time() - started
+    assert planned < 0.01 * examples.lengths(1)[:, 1].sum() / 18_000
+
+
+@pytest.mark.parametrize("what", ["column", "file"])
+def test_data_without_what_dropout_needs_is_refused(what: str, tmp_path: Path) -> None:
+    dataset = encoded_for_dropout(tmp_path / "train.arrow")
+    if what == "file":
+        (tmp_path / "train.segmentations.arrow").unlink()
+    else:
+        dataset, _ = encode_corpus(pairs(("a dog", "x")), TOKENIZER, LIMITS, tmp_path / "train.arrow")
+    with pytest.raises(InvalidDataError, match=r"train.arrow: was not encoded for BPE-dropout .* new directory"):
+        subword_dropout_of(dataset)
 
 
 def test_batches_are_padded_on_the_right() -> None:

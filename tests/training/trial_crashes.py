@@ -36,7 +36,7 @@ def trainer_with_a_checkpoint(run: Path, limit: int) -> VanillaTrainer:
     tokenizer = train_tokenizer(["a b c"], "character")
     pairs = [Pair(("a b",), "b c", str(number)) for number in range(4)]
     encoded, _ = encode_corpus(pairs, tokenizer, LengthLimits(9, 9), run.parent / "pairs.arrow")
-    examples = TrainingPairs(encoded, tokenizer)
+    examples = TrainingPairs(encoded)
     batches = TokenBudgetBatches(examples.lengths, 64)
     config = VanillaConfig(
         vocab_size=len(tokenizer), d_model=8, num_heads=2, d_ff=8, encoder_layers=1, decoder_layers=1
