@@ -1,11 +1,12 @@
 """
-The command line: parse, call, print.
+The command line: parse the arguments, call the package, print what it returns.
 
-A module of its own, with heavy imports inside the commands: importing anything of `hf_vanilla` registers the Auto
-classes, and so imports PyTorch, for which nobody who asks for help should wait.
+This module is outside of the package, and imports it inside the commands only: importing `hf_vanilla` registers the
+Auto classes, for which it needs PyTorch, and that takes seconds that `--help` should not take.
 """
 
 import json
+import os
 import platform
 import signal
 from collections.abc import Iterator, Mapping
@@ -33,23 +34,26 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @contextmanager
 def working() -> Iterator[None]:
     """
-    What the user has to mend is said in one line, without a traceback. No bars for what takes a moment, and memory that
-    tensors free stays with the process.
+    The block in which a command works: errors that the user can fix are shown in one line, without a traceback, and
+    threads and memory are set up for computing on a CPU.
     """
     from transformers.utils import logging
 
     from hf_vanilla.data.errors import InvalidDataError
     from hf_vanilla.memory import keep_freed_memory
+    from hf_vanilla.threads import giving_way, limit_threads
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
     from hf_vanilla.training.recipe import RecipeError
     from hf_vanilla.training.saving import RunInUseError
     from hf_vanilla.training.stopping import TrainingStoppedError
     from hf_vanilla.training.trainer import TrainingDivergedError
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # of loading and saving, which take a moment
     keep_freed_memory()
+    limit_threads()
     try:
-        yield
+        with giving_way(warn):
+            yield
     except (
         *(InvalidDataError, RecipeError, TrainingDivergedError, DamagedCheckpointError, RunInUseError),
         OSError,
@@ -60,6 +64,12 @@ def working() -> Iterator[None]:
         raise SystemExit(stop.exit_code) from None
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None
+
+
+def warn(line: str) -> None:
+    """On stderr, and by the first process of a launcher only."""
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(line, err=True)
 
 
 def show(facts: Mapping[str, Any], as_json: bool) -> None:

@@ -16,6 +16,8 @@ def write_whole(file: Path, text: str) -> None:
 
 def sync(path: Path) -> None:
     """Have a file, or the names in a folder, reach the disk."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows can neither open folders nor flush what is open for reading
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

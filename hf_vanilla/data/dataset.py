@@ -81,7 +81,7 @@ def encode_corpus(
     if not written:
         partial.unlink()
         raise InvalidDataError(f"no pair is left to use; skipped: {skipped}")
-    partial.rename(file)
+    partial.replace(file)
     return datasets.Dataset.from_file(str(file)), skipped
 
 

@@ -27,6 +27,7 @@ from ..files import free_space
 from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .cpu import make_fast_on_cpu
+from .machine import refuse_unsupported_systems
 from .recipe import Recipe
 from .run import Prepared, new_model, prepare, training_arguments
 
@@ -100,6 +101,7 @@ class Plan:
 
 def check(recipe: Recipe, run: Path) -> Report:
     """Prepare the data of a recipe for good measure, build its model, and take a few steps. `run` stays as it is."""
+    refuse_unsupported_systems()
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         arguments = training_arguments(recipe, Path(folder))

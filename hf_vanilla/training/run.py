@@ -34,7 +34,8 @@ from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from .checkpoints import average_checkpoints
-from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
+from .cpu import make_fast_on_cpu
+from .machine import ThreadsOfTheRun, refuse_unsupported_systems
 from .progress import ProgressLines, say
 from .recipe import Recipe, RecipeError, refuse_another_recipe
 from .saving import newest_whole_checkpoint, only_writer
@@ -83,6 +84,7 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         translate: Translates the validation sources, to see how good the model is.
         score: Compares these translations with the references.
     """
+    refuse_unsupported_systems()
     run.mkdir(parents=True, exist_ok=True)
     arguments = training_arguments(recipe, run)  # they also say how the processes meet: before anything asks for them
     with only_writer(run) if PartialState().is_main_process else nullcontext():
@@ -92,7 +94,6 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         model = new_model(recipe, prepared.tokenizer)
         if arguments.use_cpu:
             make_fast_on_cpu(model)
-            say(f"on CPUs, with {torch.get_num_threads()} threads: {HOW_FAST_ON_CPU}")
         stop = StopOnSignal()
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
         found = [newest_whole_checkpoint(run) if trainer.is_world_process_zero() else None]
@@ -202,6 +203,7 @@ def make_trainer(
         stop,
         IntervalsOfTheRecipe(),
         LogAtSaves(),
+        ThreadsOfTheRun(),
         ProgressLines(train_batches.padding),
     ]
     if patience is not None:
