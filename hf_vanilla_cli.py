@@ -182,7 +182,7 @@ rounds_option = click.option(
 
 @main.group()
 def benchmark() -> None:
-    """Measure this package and its peers side by side, as ratios."""
+    """Measure this package and others that do the same work, as ratios."""
 
 
 @benchmark.command("training")
@@ -192,11 +192,25 @@ def benchmark() -> None:
 @rounds_option
 @json_option
 def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:
-    """Train RECIPE for some steps, with this package and with Trainer and a model of transformers."""
+    """Train RECIPE for some steps, with this package, and with Trainer and a model of transformers."""
     with working():
         from hf_vanilla.benchmark.training import compare_training
 
         show_rows(compare_training(recipe, overrides, steps, rounds), as_json)
+
+
+@benchmark.command("beside")
+@recipe_argument
+@overrides_argument
+@click.option("--steps", type=click.IntRange(20), default=300, show_default=True, help="How many to measure.")
+@rounds_option
+@json_option
+def benchmark_beside(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:
+    """Train RECIPE twice at once on the same cores, and once alone."""
+    with working():
+        from hf_vanilla.benchmark.beside import compare_beside
+
+        show_rows(compare_beside(recipe, overrides, steps, rounds), as_json)
 
 
 @benchmark.command("generation")
@@ -205,7 +219,7 @@ def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rou
 @rounds_option
 @json_option
 def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) -> None:
-    """Translate the test set of RUN with this package, and with a model of transformers that has its weights."""
+    """Translate the test set of RUN with this package, and with transformers and CTranslate2 and the same weights."""
     with working():
         from hf_vanilla.benchmark.generation import compare_generation
 
@@ -216,7 +230,7 @@ def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) 
 @rounds_option
 @json_option
 def benchmark_start(rounds: int, as_json: bool) -> None:
-    """How long it takes to import this package, and to show its help."""
+    """Measure how long importing this package and showing its help take."""
     from hf_vanilla.benchmark.start import compare_start
 
     show_rows(compare_start(rounds), as_json)
@@ -233,7 +247,7 @@ def benchmark_start(rounds: int, as_json: bool) -> None:
 @rounds_option
 @json_option
 def benchmark_growth(largest_corpus: int, rounds: int, as_json: bool) -> None:
-    """How time and memory grow with width, length, threads, beams and pairs."""
+    """Measure how time and memory grow with width, length, threads, beams and pairs."""
     with working():
         from hf_vanilla.benchmark.growth import compare_growth
 

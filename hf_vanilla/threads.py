@@ -14,6 +14,7 @@ threads as before: with another number, sums would be rounded in other ways, and
 import ctypes
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,11 +166,8 @@ def short_spins(libgomp: ctypes.CDLL) -> Iterator[None]:
 
 @cache
 def _libgomp() -> ctypes.CDLL | None:
-    try:
-        process = ctypes.CDLL(None)
-    except (OSError, TypeError):  # Windows
-        return None
-    is_llvm = hasattr(process, "kmp_get_blocktime")  # which has GOMP_parallel, too, but not this rule
+    process = ctypes.CDLL(None) if sys.platform == "linux" else None
+    is_llvm = hasattr(process, "kmp_get_blocktime")  # LLVM's OpenMP has GOMP_parallel, too, but not libgomp's rule
     return process if hasattr(process, "GOMP_parallel") and not is_llvm else None
 
 
