@@ -202,7 +202,7 @@ def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rou
 @benchmark.command("beside")
 @recipe_argument
 @overrides_argument
-@click.option("--steps", type=click.IntRange(20), default=300, show_default=True, help="How many to measure.")
+@click.option("--steps", type=click.IntRange(80), default=600, show_default=True, help="How many to measure.")
 @rounds_option
 @json_option
 def benchmark_beside(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:

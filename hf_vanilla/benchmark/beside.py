@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -15,25 +16,26 @@ from ..training.run import prepare
 from .rounds import Figures, Row, measured_rows
 from .training import Job, speeds_of_ours
 
-USUAL_SPINS = "300000"  # of libgomp; who sets them by hand has threads that do not give way
+USUAL_SPINS = "300000"  # libgomp's default; if it is set by hand, our threads leave it at that
 
 
 def compare_beside(recipe: Path, overrides: Sequence[str], steps: int, rounds: int) -> list[Row]:
-    """Target tokens per second of all trainings together: ours, and with threads that always spin as PyTorch's do."""
+    """Target tokens per second of one training and of two together, with threads that give way and that do not."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(recipe, tuple(overrides), Path(folder), steps)
+        shorter = replace(job, steps=steps // 4)  # as two whose threads spin are up to ten times slower
         prepare(job.load(), job.prepared)
         contenders = {
             "two at once": partial(train_at_once, job, 2),
             "one alone": partial(train_at_once, job, 1),
-            "two at once, threads always spin": partial(train_at_once, job, 2, always_spins=True),
-            "one alone, threads always spin": partial(train_at_once, job, 1, always_spins=True),
+            "two at once, threads always spin": partial(train_at_once, shorter, 2, always_spins=True),
+            "one alone, threads always spin": partial(train_at_once, shorter, 1, always_spins=True),
         }
         return measured_rows(recipe.stem, contenders, rounds)
 
 
 def train_at_once(job: Job, number: int, always_spins: bool = False) -> Figures:
-    """The speed of so many trainings together, and of the slowest of them."""
+    """Measure several trainings of the same job at the same time."""
     for name in WAYS_TO_WAIT:
         os.environ.pop(name, None)
     if always_spins:
@@ -46,12 +48,12 @@ def train_at_once(job: Job, number: int, always_spins: bool = False) -> Figures:
 
 
 def _wait_at(start: Barrier) -> None:
-    """In each new process, which has imported everything by now: none begins before all can."""
+    """Called in each new process after its imports, so that all of them begin to train at the same time."""
     start.wait()
 
 
 def _train_one(job: Job) -> float:
-    """In the middle half of its steps, in which the other training surely runs, too."""
+    """The speed in the middle half of the steps: in these the other training is sure to run, too."""
     speeds = speeds_of_ours(job)
     quarter = len(speeds) // 4
     return harmonic_mean(speeds[quarter : len(speeds) - quarter])

@@ -28,7 +28,7 @@ from transformers import (
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..memory import keep_freed_memory, peak_memory
-from ..threads import giving_way
+from ..threads import giving_way, limit_threads
 from ..training.recipe import Recipe, load_recipe
 from ..training.run import Prepared, new_model, prepare, train, training_arguments
 from .peak import operations_per_token, peak_of_products
@@ -82,6 +82,7 @@ def train_ours(job: Job) -> Figures:
 
 def speeds_of_ours(job: Job) -> list[float]:
     """Target tokens per second of all measured intervals, of the command `train` without its validations."""
+    limit_threads()
     with giving_way(partial(print, file=sys.stderr)), tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         shutil.copytree(job.prepared, run)
