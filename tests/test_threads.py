@@ -96,7 +96,7 @@ SECOND = 10**9
 def test_the_share_of_others_is_what_threads_waited_for_unless_for_each_other(
     times: threads.Times, taken: float
 ) -> None:
-    before = {"main": (3, 5), "worker": (7, 11), "ended": (SECOND, SECOND)}
+    before = {"main": (3 * SECOND, 5 * SECOND), "worker": (7 * SECOND, 11 * SECOND), "ended": (SECOND, SECOND)}
     after = {
         name: (used + before.get(name, (0, 0))[0], waited + before.get(name, (0, 0))[1])
         for name, (used, waited) in times.items()
