@@ -1,11 +1,12 @@
 """
-The command line: parse, call, print.
+The command line: parse the arguments, call the package, print what it returns.
 
-A module of its own, with heavy imports inside the commands: importing anything of `hf_vanilla` registers the Auto
-classes, and so imports PyTorch, for which nobody who asks for help should wait.
+This module is outside of the package, and imports it inside the commands only: importing `hf_vanilla` registers the
+Auto classes, for which it needs PyTorch, and that takes seconds that `--help` should not take.
 """
 
 import json
+import os
 import platform
 import signal
 from collections.abc import Iterator, Mapping
@@ -33,13 +34,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @contextmanager
 def working() -> Iterator[None]:
     """
-    What the user has to mend is said in one line, without a traceback. No bars for what takes a moment, and memory that
-    tensors free stays with the process.
+    The block in which a command works: errors that the user can fix are shown in one line, without a traceback, and
+    threads and memory are set up for computing on a CPU.
     """
     from transformers.utils import logging
 
     from hf_vanilla.data.errors import InvalidDataError
     from hf_vanilla.memory import keep_freed_memory
+    from hf_vanilla.threads import giving_way, limit_threads
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
     from hf_vanilla.training.ranks import RanksError
     from hf_vanilla.training.recipe import RecipeError
@@ -47,10 +49,12 @@ def working() -> Iterator[None]:
     from hf_vanilla.training.stopping import TrainingStoppedError
     from hf_vanilla.training.trainer import TrainingDivergedError
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # of loading and saving, which take a moment
     keep_freed_memory()
+    limit_threads()
     try:
-        yield
+        with giving_way(warn):
+            yield
     except (
         *(InvalidDataError, RecipeError, TrainingDivergedError, DamagedCheckpointError, RunInUseError, RanksError),
         OSError,
@@ -61,6 +65,12 @@ def working() -> Iterator[None]:
         raise SystemExit(stop.exit_code) from None
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None
+
+
+def warn(line: str) -> None:
+    """On stderr, and by the first process of a launcher only."""
+    if os.environ.get("RANK", "0") == "0":
+        click.echo(line, err=True)
 
 
 def show(facts: Mapping[str, Any], as_json: bool) -> None:
@@ -177,7 +187,7 @@ rounds_option = click.option(
 
 @main.group()
 def benchmark() -> None:
-    """Measure this package and its peers side by side, as ratios."""
+    """Measure this package and others that do the same work, as ratios."""
 
 
 @benchmark.command("training")
@@ -187,11 +197,25 @@ def benchmark() -> None:
 @rounds_option
 @json_option
 def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:
-    """Train RECIPE for some steps, with this package and with Trainer and a model of transformers."""
+    """Train RECIPE for some steps, with this package, and with Trainer and a model of transformers."""
     with working():
         from hf_vanilla.benchmark.training import compare_training
 
         show_rows(compare_training(recipe, overrides, steps, rounds), as_json)
+
+
+@benchmark.command("beside")
+@recipe_argument
+@overrides_argument
+@click.option("--steps", type=click.IntRange(80), default=600, show_default=True, help="How many to measure.")
+@rounds_option
+@json_option
+def benchmark_beside(recipe: Path, overrides: tuple[str, ...], steps: int, rounds: int, as_json: bool) -> None:
+    """Train RECIPE twice at once on the same cores, and once alone."""
+    with working():
+        from hf_vanilla.benchmark.beside import compare_beside
+
+        show_rows(compare_beside(recipe, overrides, steps, rounds), as_json)
 
 
 @benchmark.command("generation")
@@ -200,7 +224,7 @@ def benchmark_training(recipe: Path, overrides: tuple[str, ...], steps: int, rou
 @rounds_option
 @json_option
 def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) -> None:
-    """Translate the test set of RUN with this package, and with a model of transformers that has its weights."""
+    """Translate the test set of RUN with this package, and with transformers and CTranslate2 and the same weights."""
     with working():
         from hf_vanilla.benchmark.generation import compare_generation
 
@@ -211,7 +235,7 @@ def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) 
 @rounds_option
 @json_option
 def benchmark_start(rounds: int, as_json: bool) -> None:
-    """How long it takes to import this package, and to show its help."""
+    """Measure how long importing this package and showing its help take."""
     from hf_vanilla.benchmark.start import compare_start
 
     show_rows(compare_start(rounds), as_json)
@@ -228,7 +252,7 @@ def benchmark_start(rounds: int, as_json: bool) -> None:
 @rounds_option
 @json_option
 def benchmark_growth(largest_corpus: int, rounds: int, as_json: bool) -> None:
-    """How time and memory grow with width, length, threads, beams and pairs."""
+    """Measure how time and memory grow with width, length, threads, beams and pairs."""
     with working():
         from hf_vanilla.benchmark.growth import compare_growth
 

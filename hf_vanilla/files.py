@@ -45,6 +45,8 @@ def usual_mode(folder: Path) -> int:
 
 def sync(path: Path) -> None:
     """Have a file, or the list of names in a folder, reach the disk."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows can neither open folders nor flush what is open for reading
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

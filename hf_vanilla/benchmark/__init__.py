@@ -1,1 +1,1 @@
-"""This package and its peers, side by side on the same machine in the same run."""
+"""Benchmarks: this package and others that do the same work, on the same machine and in turn."""

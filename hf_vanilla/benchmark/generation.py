@@ -1,4 +1,4 @@
-"""How fast a trained run translates: by this package, and by transformers and CTranslate2 with the same weights."""
+"""How fast a trained model translates with this package, and with transformers and CTranslate2 and the same weights."""
 
 import json
 import tempfile
@@ -29,11 +29,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 MAX_TOKENS = 65_536  # of a batch, for our `Translator`
-MAX_SOURCE_TOKENS = 2_000  # of a batch, for CTranslate2, which with more would have idle threads
+MAX_SOURCE_TOKENS = 2_000  # of a batch, for CTranslate2: in larger batches there would be none for some of its threads
 
 
 def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
-    """Sentences of the test set per second, and how many texts are the same."""
+    """Sentences of the test set per second, and how many translations are the same as the first contender's."""
     recipe = load_recipe(run / RECIPE)
     sources = [pair.source for pair in read_pairs(recipe.data.test or recipe.data.validation)][:sentences]
     rows = []
@@ -65,8 +65,12 @@ def translate(
     by_peer: bool = False,
     keeps_memory: bool = False,
 ) -> Figures:
-    """By `generate()` alone, in batches of sentences of like length. The first contender's texts are kept."""
-    if keeps_memory:  # as all of our commands do
+    """
+    Measure `generate()` on batches of sentences of about the same length.
+
+    The first contender writes its translations to the folder `texts`, the others compare theirs with these.
+    """
+    if keeps_memory:  # as `hf-vanilla translate` does
         keep_freed_memory()
     model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run).eval())
     if by_peer:
@@ -90,7 +94,7 @@ def translate(
 def translate_lines(
     run: Path, sources: Sequence[Sequence[str]], texts: Path, dtype: torch.dtype | None = None
 ) -> Figures:
-    """By our `Translator` if there is a type, or else by CTranslate2: each with the batches that suit it."""
+    """Measure our `Translator` in this dtype, or CTranslate2 if there is none, each with batches that suit it."""
     keep_freed_memory()
     if dtype:
         model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run, dtype=dtype))
@@ -105,7 +109,7 @@ def translate_lines(
 
 
 def with_the_search_of_transformers(model: PreTrainedModel) -> PreTrainedModel:
-    """Without what only our `generate()` has."""
+    """Remove the generation options that transformers does not know."""
     model.generation_config.update(**dict.fromkeys(KEYS))
     return model
 

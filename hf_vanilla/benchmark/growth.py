@@ -1,4 +1,4 @@
-"""How time and memory grow with each size. Nothing should grow faster than the model's own arithmetic."""
+"""How time and memory grow with each size: neither should grow faster than the arithmetic of the model."""
 
 import random
 import tempfile
@@ -28,7 +28,7 @@ SENTENCES, WORDS, LONGEST = 16, 5000, 20
 
 
 def compare_growth(largest_corpus: int, rounds: int) -> list[Row]:
-    """Training by width, length and threads; searches by beams; the way to the first batch by pairs."""
+    """Training by width, length and threads; search by beams; preparing the data by number of pairs."""
     corpora = [size for size in (10**4, 10**5, 10**6, 10**7) if size <= largest_corpus]
     experiments: dict[str, dict[str, Callable[[], Figures]]] = {
         "training, by width": {f"d_model {width}": partial(train, width=width) for width in (128, 256, 512, 1024)},
@@ -48,7 +48,7 @@ def small_model(width: int = 128) -> VanillaForConditionalGeneration:
 
 
 def train(width: int = 128, length: int = 16, threads: int | None = None) -> Figures:
-    """Steps with as many tokens whatever the length of their sentences."""
+    """Training steps with always the same number of tokens, so that more length means fewer sentences."""
     torch.set_num_threads(threads or torch.get_num_threads())
     model = small_model(width).train()
     make_fast_on_cpu(model)
@@ -66,7 +66,7 @@ def train(width: int = 128, length: int = 16, threads: int | None = None) -> Fig
 
 @torch.no_grad()
 def search(beams: int) -> Figures:
-    """Translations that are as long as they may be, which a model of random weights makes."""
+    """Search with random weights, which go on until the length limit."""
     keep_freed_memory()
     model = small_model().eval()
     ids = torch.randint(5, 10_000, (SENTENCES, LONGEST))
@@ -88,7 +88,7 @@ def _measured(act: Callable[[], object], tokens: int) -> Figures:
 
 
 def begin(pairs: int) -> Figures:
-    """From two text files to the first batch: the first time, and when everything is prepared."""
+    """From two text files to the first batch: the first time, and again with the prepared data."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = write_corpus(Path(folder), pairs)
         first, again = (in_a_fresh_process(partial(first_batch, recipe)) for _ in range(2))
@@ -100,7 +100,7 @@ def begin(pairs: int) -> Figures:
 
 
 def write_corpus(folder: Path, pairs: int) -> Path:
-    """Lines of random words, of which some are much more frequent than others, and the recipe to train on them."""
+    """Write lines of random words, with frequencies as in natural text (Zipf's law), and a recipe to train on them."""
     generator = random.Random(1)  # noqa: S311 -- not for secrets
     words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=generator.randint(2, 9))) for _ in range(WORDS)]
     frequencies = list(accumulate(1 / rank for rank in range(1, WORDS + 1)))

@@ -1,7 +1,4 @@
-"""
-What computes the same as our models: of transformers, Marian's models with post-norm and Pegasus's with pre-norm; and
-CTranslate2.
-"""
+"""Models that compute the same as ours: Marian's (post-norm) and Pegasus's (pre-norm) of transformers, CTranslate2."""
 
 import re
 from pathlib import Path
@@ -33,7 +30,7 @@ NAMES = {
 
 
 def peer_of(config: VanillaConfig) -> PreTrainedModel:
-    """A fresh model of transformers of the same sizes."""
+    """A new model of transformers with the same sizes, and random weights."""
     if not config.tie_word_embeddings or config.position_embedding_type != "sinusoidal":
         raise ValueError("the models of transformers to compare with have tied embeddings and sinusoidal positions")
     if not config.d_kv == config.d_v == config.d_model // config.num_heads:
@@ -54,7 +51,7 @@ def peer_of(config: VanillaConfig) -> PreTrainedModel:
 
 @torch.no_grad()
 def peer_with_the_weights_of(model: VanillaForConditionalGeneration) -> PreTrainedModel:
-    """A model of transformers that has the same logits, and generates by the same configuration."""
+    """A model of transformers with the same logits and the same generation configuration."""
     peer = peer_of(model.config).eval()
     weights = {}
     for name, weight in model.state_dict().items():
@@ -75,7 +72,7 @@ def peer_with_the_weights_of(model: VanillaForConditionalGeneration) -> PreTrain
 def ctranslate2_with_the_weights_of(
     model: VanillaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> Any:
-    """A translator of CTranslate2, in float32, from files in this folder."""
+    """A CTranslate2 translator in float32. Its files are written into `folder`."""
     import ctranslate2
     from ctranslate2.converters.transformers import BartLoader
 
@@ -86,7 +83,7 @@ def ctranslate2_with_the_weights_of(
     specification.optimize()
     folder.mkdir(exist_ok=True)
     specification.save(str(folder))
-    # Several sentences at a time on a thread each: faster than all threads on the same.
+    # Several batches at a time with one thread each are faster than one batch with all threads.
     return ctranslate2.Translator(
         str(folder), compute_type="float32", inter_threads=torch.get_num_threads(), intra_threads=1
     )

@@ -1,7 +1,8 @@
 """
-Interleaved measurements: A B A B ..., each in a process of its own.
+Measurements in turn: A B A B ..., each in a process of its own.
 
-Machines are noisy, and get warm and busy: a ratio within a round is worth more than two figures of different times.
+The speed of a machine changes with its temperature and its other work. So contenders are compared within a round, in
+which they are measured one after another.
 """
 
 import multiprocessing
@@ -18,8 +19,10 @@ Row = dict[str, Any]
 
 def measured_rows(what: str, contenders: Mapping[str, Callable[[], Figures]], rounds: int) -> list[Row]:
     """
-    A row for each figure of each contender: the middle one of all rounds, the lowest and the highest, and the same of
-    the ratio of the first contender to this one within a round, 0 where there is nothing to divide by.
+    Measure each contender in each round, and summarise: a row for each figure of each contender.
+
+    A row has the median, lowest and highest value of all rounds. It has the same of the ratio "first contender / this
+    one" of each round, where the ratio counts as 0 if this contender's figure is 0.
     """
     found: dict[str, list[Figures]] = {name: [] for name in contenders}
     for number in range(1, rounds + 1):
@@ -41,7 +44,7 @@ def measured_rows(what: str, contenders: Mapping[str, Callable[[], Figures]], ro
 
 
 def in_a_fresh_process(function: Callable[[], Figures]) -> Figures:
-    """So that nothing that one contender sets, keeps or compiles helps or hinders another."""
+    """A contender's settings, memory and compiled code must not change the figures of the next one."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function).result()
 
@@ -52,7 +55,7 @@ def _spread(name: str, figures: Sequence[float]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For people, and for a README: Markdown."""
+    """The rows as a table in Markdown."""
     lines = [["", "", "", "median", "lowest to highest", "first / this"], ["---"] * 6]
     for row in rows:
         spread = f"{_short(row['lowest'])} to {_short(row['highest'])}"

@@ -1,4 +1,4 @@
-"""How long it takes until something can be done."""
+"""How long importing the package and showing the help take."""
 
 import subprocess
 import sys

@@ -1,6 +1,7 @@
-"""How fast a recipe trains: this package, and transformers' own classes on the same data."""
+"""How fast a recipe trains with this package, and with transformers' own classes on the same data."""
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
 from ..memory import keep_freed_memory, peak_memory
 from ..run_directory import read_history
+from ..threads import giving_way, limit_threads
 from ..training.arguments import training_arguments
 from ..training.preparation import Prepared, prepare
 from ..training.recipe import Recipe, load_recipe
@@ -35,14 +37,14 @@ from .peak import operations_per_token, peak_of_products
 from .peers import peer_of
 from .rounds import Figures, Row, measured_rows
 
-WARM_UP = 5  # steps that are not measured
+WARM_UP = 5  # steps before those that are measured
 AT_ITS_BEST: dict[str, Any] = {"bf16": True, "train_sampling_strategy": "group_by_length"}
-NAMES = {"source_ids": "input_ids", "target_ids": "labels"}  # that transformers' collator knows
+NAMES = {"source_ids": "input_ids", "target_ids": "labels"}  # ours, and those that transformers' collator knows
 
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe whose data is prepared in a folder, and how many of its steps to measure."""
+    """A recipe, the folder with its prepared data, and the number of steps to measure."""
 
     recipe: Path
     overrides: tuple[str, ...]
@@ -62,7 +64,7 @@ class Job:
 
 
 def compare_training(recipe: Path, overrides: Sequence[str], steps: int, rounds: int) -> list[Row]:
-    """Target tokens per second, padding not counted, peak memory, and the share of what matrix products allow."""
+    """Target tokens per second (without padding), peak memory, and the share of the speed of matrix products alone."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(recipe, tuple(overrides), Path(folder), steps)
         prepare(job.load(), job.prepared)
@@ -76,19 +78,24 @@ def compare_training(recipe: Path, overrides: Sequence[str], steps: int, rounds:
 
 
 def train_ours(job: Job) -> Figures:
-    """Through all of the command `train` but its validations."""
-    with tempfile.TemporaryDirectory() as folder:
+    speed = harmonic_mean(speeds_of_ours(job))
+    return {"tokens per second": speed, "MiB": peak_memory() / 2**20, "share of peak": speed / highest_speed(job)}
+
+
+def speeds_of_ours(job: Job) -> list[float]:
+    """Target tokens per second of all measured intervals, of the command `train` without its validations."""
+    limit_threads()
+    with giving_way(partial(print, file=sys.stderr)), tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         shutil.copytree(job.prepared, run)
         train(job.load(), run, lambda *_: [], lambda *_: {})
         logs = [entry for entry in read_history(run) if "loss" in entry]
-    speed = harmonic_mean([entry["target_tokens_per_second"] for entry in logs[1:]])
-    return {"tokens per second": speed, "MiB": peak_memory() / 2**20, "share of peak": speed / highest_speed(job)}
+    return [entry["target_tokens_per_second"] for entry in logs[1:]]
 
 
 @torch.autocast("cpu", torch.bfloat16)
 def highest_speed(job: Job) -> float:
-    """Target tokens per second if a step were nothing but matrix products, and these in bfloat16 at their fastest."""
+    """Target tokens per second if a step took only its matrix products, in bfloat16 and as fast as they ever were."""
     recipe = job.load()
     prepared = prepare(recipe, job.prepared)
     model = new_model(recipe, prepared.tokenizer).train()
@@ -101,7 +108,7 @@ def highest_speed(job: Job) -> float:
 
 
 def train_theirs(job: Job, keeps_memory: bool = False, **arguments: Any) -> Figures:
-    """Batches of as many sentences as ours have on average."""
+    """With `Seq2SeqTrainer` and batches of as many sentences as ours have on average."""
     if keeps_memory:  # as ours does
         keep_freed_memory()
     recipe = job.load()
@@ -138,7 +145,7 @@ def batch_size_of(recipe: Recipe, prepared: Prepared) -> int:
 
 
 class Meter(TrainerCallback):
-    """Tokens and seconds of the measured steps."""
+    """Counts the tokens and seconds of the measured steps."""
 
     def __init__(self) -> None:
         self.steps = self.tokens = 0

@@ -97,7 +97,7 @@ def encode_corpus(
         raise InvalidDataError(f"no pair is left to use; skipped: {skipped}")
     if words:
         words.write(segmentations_file(file))
-    unfinished.rename(file)
+    unfinished.replace(file)
     return datasets.Dataset.from_file(str(file)), skipped
 
 

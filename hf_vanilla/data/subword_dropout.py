@@ -145,7 +145,7 @@ class SubwordDropout:
         return [text.tolist() for text in np.split(ids, ends[:-1])]
 
     def _drawn(self, texts: pa.ListArray, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The way of each word of all texts, and the index of the first word of each text. (Each has at least <eos>.)"""
+        """The way of each word of all texts, and where the words of each text start. (Each has at least <eos>.)"""
         offsets = texts.offsets.to_numpy()
         words = texts.values.to_numpy()[offsets[0] : offsets[-1]]
         starts, counts = offsets[:-1] - offsets[0], np.diff(offsets)

@@ -29,6 +29,7 @@ from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..run_directory import refuse_foreign
 from .arguments import arguments_here
 from .cpu import make_fast_on_cpu
+from .machine import refuse_unsupported_systems
 from .options import WITHOUT_WARM_UP
 from .preparation import Prepared, prepare
 from .recipe import Recipe
@@ -127,6 +128,7 @@ class Plan:
 def check(recipe: Recipe, run: Path) -> Report:
     """Prepare the data in a temporary folder, build the model, and take a few steps. `run` stays as it is."""
     refuse_foreign(run)
+    refuse_unsupported_systems()
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         arguments = arguments_here(recipe, Path(folder))

@@ -1,4 +1,4 @@
-"""What makes a training step fast on a CPU."""
+"""Changes to a model that make its training faster on CPUs, and leave what it computes as it is."""
 
 import math
 from collections.abc import Sequence
@@ -17,15 +17,12 @@ from ..models.kernels_vanilla import MAX_PRODUCT_KEYS, pad_to_min_keys
 from ..models.modeling_vanilla import scaled_dot_product_attention
 
 ATTENTION_BY_LENGTH = "attention_by_length"
-HOW_FAST_ON_CPU = (
-    f"freed memory is kept, attention over up to {MAX_PRODUCT_KEYS} keys is matrix products, dropout draws 16 bits"
-)
 
 
 def make_fast_on_cpu(model: PreTrainedModel) -> None:
     """
-    Choose what computes the same faster: plain matrix products for attention over sentences, quicker random numbers for
-    dropout, and memory that is kept.
+    Prepare a model for training on a CPU: attention by plain matrix products for sentences, a faster random generator
+    for dropout, and freed memory that stays with the process.
     """
     keep_freed_memory()
     model.set_attn_implementation(ATTENTION_BY_LENGTH)
@@ -45,14 +42,15 @@ def attention_by_length(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Plain matrix products for sentences, PyTorch's fused attention for long texts.
+    Attention by plain matrix products for sentences, by PyTorch's fused kernel for long texts.
 
-    The backward pass of the latter is slow on CPUs, but it does not keep a weight for each query and key.
+    The fused kernel has a slow backward pass on CPUs. But it does not keep the attention weights, which for long texts
+    take more memory than everything else.
     """
     length = key.shape[2]
     if length > MAX_PRODUCT_KEYS:
         return sdpa_attention_forward(module, query, key, value, attention_mask, *args, **kwargs)
-    if not torch.compiler.is_compiling():  # which would make another graph for these
+    if not torch.compiler.is_compiling():  # a compiler would make another graph for each number of keys below 16
         key, value, attention_mask = pad_to_min_keys(key, value, attention_mask)
     heads, weights = scaled_dot_product_attention(module, query, key, value, attention_mask, *args, **kwargs)
     return heads, weights[..., :length]
@@ -64,10 +62,11 @@ AttentionMaskInterface.register(ATTENTION_BY_LENGTH, eager_mask)
 
 class QuickDropout(nn.Dropout):
     """
-    Dropout whose random bits cost little.
+    Dropout with a faster random generator.
 
-    PyTorch draws one float per element, on one thread: a fifth of a training step. Here an element takes 16 bits of a
-    faster generator, which is seeded from PyTorch's, so that the same seed gives the same masks.
+    PyTorch draws a float for each element, on one thread, which takes a fifth of a training step. Here each element
+    takes 16 bits of NumPy's SFC64. Its seed is drawn from PyTorch's generator, so `torch.manual_seed` decides the masks
+    as usual.
     """
 
     does_nothing_in_evaluation = True  # so that the search in `generate()` may leave it out
@@ -79,9 +78,9 @@ class QuickDropout(nn.Dropout):
         return dropped
 
 
-@torch.library.custom_op("hf_vanilla::mask_of_seed", mutates_args=())  # to compilers, one operation
+@torch.library.custom_op("hf_vanilla::mask_of_seed", mutates_args=())  # so that torch.compile takes it as one operation
 def mask_of_seed(seed: Tensor, shape: Sequence[int], rate: float) -> Tensor:
-    """Where to keep: False with probability `rate`, which is rounded to 1 / 65536."""
+    """A mask that is False (drop) with probability `rate`, rounded to a multiple of 1 / 65536."""
     number = math.prod(shape)
     bits = np.random.Generator(np.random.SFC64(int(seed)))
     draws = bits.integers(0, 2**64, size=-(-number // 4), dtype=np.uint64)

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
 from transformers import (
     EarlyStoppingCallback,
@@ -29,7 +28,8 @@ from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..run_directory import HISTORY, refuse_foreign
 from .arguments import training_arguments
 from .checkpoints import average_checkpoints
-from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
+from .cpu import make_fast_on_cpu
+from .machine import ThreadsOfTheRun, refuse_unsupported_systems
 from .preparation import Prepared, prepare, read_prepared
 from .progress import ProgressLines
 from .ranks import Ranks
@@ -50,6 +50,7 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         translate: Translates the validation sources.
         score: Compares these translations with the references.
     """
+    refuse_unsupported_systems()
     arguments = training_arguments(recipe, run)  # first, as they also set how ranks connect
     set_seed(arguments.seed)
     ranks = Ranks()
@@ -58,7 +59,6 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         model = new_model(recipe, prepared.tokenizer)
         if arguments.use_cpu:
             make_fast_on_cpu(model)
-            say(f"on CPUs, with {torch.get_num_threads()} threads: {HOW_FAST_ON_CPU}")
         stop = StopOnSignal()
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
         checkpoint = ranks.first(lambda: newest_whole_checkpoint(run))
@@ -136,6 +136,7 @@ def make_trainer(
         stop,
         IntervalsOfTheRecipe(),
         LogAtSaves(),
+        ThreadsOfTheRun(),
         ProgressLines(train_batches.padding),
     ]
     if patience is not None:

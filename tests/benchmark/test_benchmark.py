@@ -1,7 +1,11 @@
 """Measurements side by side: fair rounds, right ratios, and peers that compute the same."""
 
 import json
+import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.benchmark import growth, rounds
+from hf_vanilla.benchmark import beside, growth, rounds
 from hf_vanilla.benchmark.peak import operations_per_token
 from hf_vanilla.benchmark.peers import ctranslate2_with_the_weights_of, peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
@@ -148,6 +152,38 @@ def test_ctranslate2_with_our_weights_finds_the_same(
     assert logits.argmax(-1)[: len(tokens)].tolist() == tokens
     if len(tokens) < 256:
         assert int(logits[-1].argmax()) == tokenizer.eos_token_id
+
+
+def test_trainings_at_once_are_measured_while_both_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, spins = threading.Barrier(2), []
+
+    def speeds_of_ours(job: object) -> list[float]:
+        spins.append(os.environ.get("GOMP_SPINCOUNT"))
+        return [[1, 1, 20, 20, 20, 20, 1, 1], [1, 1, 10, 10, 10, 10, 99, 99]][together.wait(30)]
+
+    monkeypatch.setattr(
+        beside, "ProcessPoolExecutor", lambda number, _, **options: ThreadPoolExecutor(number, **options)
+    )
+    monkeypatch.setattr(beside, "speeds_of_ours", speeds_of_ours)
+    monkeypatch.setattr(os, "environ", {"OMP_WAIT_POLICY": "passive"})
+    assert beside.train_at_once("job", 2) == {"tokens per second": 30, "of the slowest": 10}
+    assert "OMP_WAIT_POLICY" not in os.environ
+    beside.train_at_once("job", 2, always_spins=True)
+    assert spins == [None, None, "300000", "300000"]
+
+
+def test_one_training_and_two_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(contender: partial) -> dict[str, float]:
+        assert contender.func is beside.train_at_once
+        job, number = contender.args
+        return {"trainings": number, "steps": job.steps}
+
+    monkeypatch.setattr(rounds, "in_a_fresh_process", measure)
+    rows = measured("beside", str(QUICKSTART), *SMALL, "--steps", "80")
+    found = {(row["contender"], row["figure"]): row["median"] for row in rows}
+    assert found["two at once", "trainings"] == found["two at once, threads always spin", "trainings"] == 2
+    assert found["one alone", "trainings"] == found["one alone, threads always spin", "trainings"] == 1
+    assert found["one alone", "steps"] == 80
 
 
 def test_the_start_is_measured() -> None:
