@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -58,7 +57,7 @@ class Process:
             if stream == subprocess.PIPE:
                 reader, writer = os.pipe()
                 theirs.append(writer if number else reader)
-                mine.append(open(reader) if number else open(writer, "w"))
+                mine.append(os.fdopen(reader) if number else os.fdopen(writer, "w"))
             else:
                 mine.append(None)
                 chosen = theirs[1] if stream == subprocess.STDOUT else number if stream is None else stream
@@ -150,7 +149,10 @@ def server() -> str:
     folder = tempfile.TemporaryDirectory(prefix="warm-")
     address = str(Path(folder.name) / "socket")
     serving = subprocess.Popen(
-        [sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {ADDRESS: address}
+        [sys.executable, __file__, "serve", address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {ADDRESS: address},
     )
 
     def end() -> None:
@@ -249,11 +251,11 @@ def return_from_main(arguments: list[str]) -> None:
 def execute(arguments: list[str]) -> None:
     option, *rest = arguments = arguments[arguments[0] == "-u" :]
     if option == "-m":
-        sys.argv[:], sys.path[:0] = rest, [os.getcwd()]
+        sys.argv[:], sys.path[:0] = rest, [str(Path.cwd())]
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif option == "-c":
         sys.argv[:], sys.path[:0] = ["-c", *rest[1:]], [""]
-        exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__ | {"__name__": "__main__"})
+        exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__ | {"__name__": "__main__"})  # noqa: S102
     else:
         sys.argv[:], sys.path[:0] = arguments, [str(Path(option).parent)]
         runpy.run_path(option, run_name="__main__")
@@ -264,7 +266,7 @@ def start_rank(args: Sequence[str], **options: Any) -> Any:
     return (Process if args[0] == sys.executable else subprocess.Popen)(args, **options)
 
 
-if __name__ == "__main__":
+def import_and_serve(address: str) -> None:
     sys.path.pop(0)
     for module in IMPORTED:
         importlib.import_module(module)
@@ -273,4 +275,12 @@ if __name__ == "__main__":
     ranks.Popen = start_rank
     gc.collect()
     gc.freeze()  # else each process would look through all that was imported
-    serve(sys.argv[1])
+    serve(address)
+
+
+if __name__ == "__main__":
+    act, *arguments = sys.argv[1:]
+    if act == "serve":
+        import_and_serve(*arguments)
+    else:  # for commands of a shell: `python warm.py run python -m hf_vanilla env`
+        sys.exit(Process(arguments).wait())

@@ -23,7 +23,7 @@ from hf_vanilla.training.checkpoints import checkpoints_of, verify
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 SCRIPT = str(ROOT / "scripts" / "train.py")
-ACCELERATE = ("-m", "accelerate.commands.launch")
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch")
 COMPARABLE = {"model__dropout": 0, "training__bf16": False, "training__max_steps": 30, "training__save_steps": 15}
 
 
@@ -36,7 +36,7 @@ def script_here(name: str) -> str:
 
 
 def start(arguments: Sequence[str]) -> warm.Process:
-    return warm.start(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return warm.Process(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finish(*launchers: warm.Process) -> str:
@@ -73,7 +73,7 @@ def curve(run: Path) -> tuple[list[float], list[dict[str, float]]]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process that accumulates the two batches that two processes would have."""
     run = tmp_path_factory.mktemp("alone") / "run"
-    finish(start(training(run)))
+    finish(start([sys.executable, *training(run)]))
     return run
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -111,9 +112,9 @@ def weights_of(run: Path) -> dict[str, Tensor]:
 
 
 def test_a_signal_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    def start(run: Path) -> subprocess.Popen[str]:
+    def start(run: Path) -> warm.Process:
         arguments = [sys.executable, "-m", "hf_vanilla", *command(run, training__save_steps=50)]
-        return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        return warm.Process(arguments, stderr=subprocess.PIPE)
 
     for number, code, name in ((signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "SIGINT")):
         with start(tmp_path / "stopped") as training:
