@@ -28,14 +28,20 @@ class TrainingDivergedError(ArithmeticError):
 
 @contextmanager
 def without_autocast(model: PreTrainedModel) -> Iterator[None]:
-    """A model as it will be used, in the type of its weights: bfloat16 may make it much worse, and its search slow."""
-    is_wrapped = "_original_forward" in vars(model)  # by accelerate
-    wrapped = vars(model).pop("forward") if is_wrapped else None
+    """
+    The model as it will be used, in the type of its weights: bfloat16 may make it much worse, and its search slow.
+
+    For mixed precision accelerate gives the model, besides the `forward` of its class, one of its own around that.
+    """
+    forward = vars(model).get("forward")
+    is_wrapped = hasattr(forward, "__wrapped__")
+    if is_wrapped:
+        del model.forward
     try:
         yield
     finally:
         if is_wrapped:
-            vars(model)["forward"] = wrapped
+            model.forward = forward
 
 
 class VanillaTrainer(Seq2SeqTrainer):
@@ -108,7 +114,6 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss alone: Trainer would divide it by the labels of all processes."""
-        inputs = self._prepare_inputs(inputs)
         with torch.no_grad():
             loss = model(**inputs, skip_logits=True).loss
         labels = int((inputs["labels"] != IGNORED).sum())
