@@ -33,6 +33,7 @@ from ..data.tokenizer import train_tokenizer
 from ..files import write_whole
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from ..private_names import require_private_names
 from .checkpoints import average_checkpoints
 from .cpu import HOW_FAST_ON_CPU, make_fast_on_cpu
 from .progress import ProgressLines, say
@@ -40,6 +41,8 @@ from .recipe import Recipe, RecipeError, refuse_another_recipe
 from .saving import newest_whole_checkpoint, only_writer
 from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
+
+require_private_names(__name__)
 
 Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
 Score = Callable[[Sequence[str], Sequence[str]], Mapping[str, Any]]

@@ -16,8 +16,11 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
 from ..models.modeling_vanilla import IGNORED
+from ..private_names import require_private_names
 from .checkpoints import STATE
 from .saving import explained, keep_newest, move_files, publish, seal, unfinished
+
+require_private_names(__name__)
 
 Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
 
