@@ -92,7 +92,7 @@ def require_private_names(user: str) -> None:
             package = entry.owner.partition(":")[0].partition(".")[0]
             raise MissingNameError(
                 f"{package} {metadata.version(package)} has no {entry.owner.replace(':', '.')}.{entry.name}, and "
-                f"without it {entry.breaks}: install the versions that hf_vanilla was tested with (its README names them)"
+                f"without it {entry.breaks}: install the versions that hf_vanilla was tested with (see its README)"
             )
 
 
