@@ -56,7 +56,7 @@ trial-kills: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-.venv-floors/installed: pyproject.toml constraints.txt scripts/floors.py
+.venv-floors/installed: pyproject.toml constraints.txt scripts/floors.py | .venv/installed
 	$(PYTHON) -m venv .venv-floors
 	$(FLOORS)/python scripts/floors.py > .venv-floors/constraints.txt
 	$(FLOORS)/pip install --quiet --constraint .venv-floors/constraints.txt torch

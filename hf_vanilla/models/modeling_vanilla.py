@@ -295,7 +295,8 @@ class VanillaStack(VanillaPreTrainedModel):
     def init_parallel_plans(self) -> None:
         """The configuration's plans name layers from the base model down: they are not a stack's own."""
         super().init_parallel_plans()
-        self.tp_plan = self.fsdp_plan = None
+        self.tp_plan.clear()
+        self.fsdp_plan.clear()
 
     def embed(
         self,
