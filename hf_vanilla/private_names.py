@@ -43,7 +43,8 @@ class PrivateName(NamedTuple):
     breaks: str
 
 
-TRAINER, KERNELS = "hf_vanilla.training.trainer", "hf_vanilla.models.kernels_vanilla"
+TRAINER = "hf_vanilla.training.trainer"
+KERNELS, GUARD = "hf_vanilla.models.kernels_vanilla", "hf_vanilla.models.guard_vanilla"
 PEAK, ATEN, MKLDNN = "hf_vanilla.benchmark.peak", "torch:ops.aten", "torch:ops.mkldnn"
 NO_COUNT = "attention on CPUs would be missing from the operations that are counted"
 SLOWER = "products with weights in oneDNN's order would be off: generation would be slower"
@@ -74,10 +75,12 @@ PRIVATE_NAMES = (
     PrivateName(PEAK, ATEN, "_scaled_dot_product_flash_attention_for_cpu_backward", NO_COUNT),
     PrivateName(KERNELS, MKLDNN, "_reorder_linear_weight", SLOWER),
     PrivateName(KERNELS, MKLDNN, "_linear_pointwise", SLOWER),
-    PrivateName(KERNELS, "torch.nn:Module", "_forward_hooks", HOOKED),
-    PrivateName(KERNELS, "torch.nn:Module", "_forward_pre_hooks", HOOKED),
-    PrivateName("hf_vanilla.models.guard_vanilla", "torch.nn:Module", "_forward_hooks", HOOKED),
-    PrivateName("hf_vanilla.models.guard_vanilla", "torch.nn:Module", "_forward_pre_hooks", HOOKED),
+    *(
+        PrivateName(KERNELS, "torch.nn:Module", name, HOOKED)
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    ),
+    PrivateName(GUARD, "torch.nn:Module", "_forward_hooks", HOOKED),
+    PrivateName(GUARD, "torch.nn:Module", "_forward_pre_hooks", HOOKED),
 )
 
 
