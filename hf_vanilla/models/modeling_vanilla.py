@@ -503,7 +503,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         self.model = VanillaModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         # Not marked as derived from the configuration: else a loaded one would lack the keys that are only ours.
-        derived = self.generation_config.to_diff_dict().items()
+        derived = GenerationConfig.from_model_config(config).to_diff_dict().items()
         self.generation_config = GenerationConfig(**{key: value for key, value in derived if not key.startswith("_")})
         self.post_init()
 
