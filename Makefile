@@ -1,13 +1,15 @@
 # make demo   sets everything up and trains a small model end to end
 # make test   sets everything up, lints, checks types and imports, runs the tests
+# make test-floors   runs the tests with the lowest versions that pyproject.toml allows, in .venv-floors
 # make lint   only the checks that take seconds
 # make trial-kills   kills a training 60 times; it must end as if it had not been killed (minutes)
 # make bench  measures this package and transformers' own classes side by side (about 20 minutes)
 # make conformance   runs the tests that transformers runs on its own models, on ours (slow, needs the package index)
 PYTHON ?= python3
 BIN := .venv/bin
+FLOORS := .venv-floors/bin
 
-.PHONY: demo test lint bench trial-kills conformance clean
+.PHONY: demo test test-floors lint bench trial-kills conformance clean
 
 demo: .venv/installed
 	$(BIN)/hf-vanilla train configs/quickstart.yaml
@@ -18,6 +20,11 @@ demo: .venv/installed
 
 test: lint
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-floors: .venv-floors/installed
+	@echo "Tested with (PyTorch is that of constraints.txt, not the lowest: older builds for the CPU are hard to find):"
+	@$(FLOORS)/pip freeze --exclude-editable --requirement .venv-floors/constraints.txt | sed '/pip freeze/,$$d'
+	HF_HUB_OFFLINE=1 $(FLOORS)/python -m pytest
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
@@ -49,5 +56,12 @@ trial-kills: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+.venv-floors/installed: pyproject.toml constraints.txt scripts/floors.py | .venv/installed
+	$(PYTHON) -m venv .venv-floors
+	$(FLOORS)/python scripts/floors.py > .venv-floors/constraints.txt
+	$(FLOORS)/pip install --quiet --constraint .venv-floors/constraints.txt torch
+	$(FLOORS)/pip install --quiet --constraint .venv-floors/constraints.txt --editable '.[dev]'
+	touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis runs
+	rm -rf .venv .venv-floors build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis runs

@@ -1,5 +1,6 @@
 """What all tests share: no network, and tiny models whose weights are asymmetric so that no wrong axis hides."""
 
+import gc
 import os
 from collections.abc import Callable
 
@@ -20,6 +21,12 @@ TINY = {
     "d_ff": 24,
     "activation_function": "gelu",
 }
+
+
+def pytest_collection_finish() -> None:
+    """Every training collects garbage, and would look each time through all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

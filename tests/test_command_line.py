@@ -6,11 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -34,16 +34,10 @@ SMALL = {
 TRAIN = ["train", str(ROOT / "configs" / "quickstart.yaml"), *(f"{key}={value}" for key, value in SMALL.items())]
 
 
-def execute(command: Sequence[str], stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    options = {"capture_output": True, "text": True, "timeout": 300, "check": False}
-    return subprocess.run(command, input=stdin, cwd=cwd, env=environment, **options)
-
-
 def run(
     *command: str, stdin: str = "", launcher: tuple[str, ...] = ("-m", "hf_vanilla")
 ) -> subprocess.CompletedProcess:
-    return execute([sys.executable, *launcher, *command], stdin)
+    return warm.run([sys.executable, *launcher, *command], stdin)
 
 
 def succeed(*command: str, **options: object) -> str:
@@ -156,9 +150,10 @@ def test_the_shell_commands_of_the_readme_run(trained: Path, tmp_path: Path) -> 
     small = " ".join(f"{key}={value}" for key, value in SMALL.items() if key != "training.learning_rate")
     for line in lines:
         line = line.partition("#")[0].replace(". .venv/bin/activate", "true")
-        line = line.replace("hf-vanilla", f"{sys.executable} -m hf_vanilla")
+        line = line.replace("hf-vanilla", f"{sys.executable} {warm.__file__} run {sys.executable} -m hf_vanilla")
         line += f" {small}" if " train " in line else ""
-        done = execute(["/bin/bash", "-c", line], cwd=tmp_path)
+        options = {"cwd": tmp_path, "env": os.environ | {warm.ADDRESS: warm.server()}, "timeout": 300, "check": False}
+        done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, **options)
         assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
@@ -207,7 +202,8 @@ def test_without_what_windows_lacks_a_run_is_used_and_training_is_refused_at_onc
     trained: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", WITHOUT_POSIX, str(trained), TRAIN[1]]
-    done = execute(command, stdin="noon\nmidnight\n", cwd=tmp_path)
+    options = {"capture_output": True, "text": True, "timeout": 300, "check": False, "cwd": tmp_path}
+    done = subprocess.run(command, input="noon\nmidnight\n", **options)  # imports are blocked: not a forked process
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "translations").read_text().splitlines()) == 2
     assert json.loads(done.stdout) == json.loads((trained / "report.json").read_text())["test"]

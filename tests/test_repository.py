@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 import hf_vanilla
 
@@ -14,15 +15,20 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def run(*command: str, cwd: Path = ROOT) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+def run(*arguments: str, cwd: Path = ROOT, fresh: bool = False) -> str:
+    """What Python prints; `fresh` is an interpreter that has imported nothing."""
+    if fresh:
+        options = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+        done = subprocess.run([sys.executable, *arguments], cwd=cwd, **options)
+    else:
+        done = warm.run([sys.executable, *arguments], cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert "tensor([[" in run(sys.executable, "-c", block, cwd=tmp_path)
+    assert "tensor([[" in run("-c", block, cwd=tmp_path)
     assert (tmp_path / "my-model" / "modeling_vanilla.py").exists()
 
 
@@ -43,8 +49,8 @@ def test_every_file_and_class_that_the_readme_names_exists() -> None:
 
 @pytest.mark.parametrize("command", [["-m", "hf_vanilla"], ["-c", "from hf_vanilla_cli import main; main()"]])
 def test_env_prints_versions_as_text_and_as_json(command: list[str]) -> None:
-    text = run(sys.executable, *command, "env")
-    facts = json.loads(run(sys.executable, *command, "env", "--json"))
+    text = run(*command, "env")
+    facts = json.loads(run(*command, "env", "--json"))
     assert facts["hf_vanilla"] == hf_vanilla.__version__
     assert text.splitlines() == [f"{name}: {fact}" for name, fact in facts.items()]
 
@@ -57,11 +63,11 @@ def test_help_does_not_wait_for_pytorch(arguments: list[str]) -> None:
         "import sys, hf_vanilla_cli; hf_vanilla_cli.main(sys.argv[1:], standalone_mode=False);"
         "print([m for m in ('hf_vanilla', 'torch', 'transformers') if m in sys.modules])"
     )
-    assert run(sys.executable, "-c", code, *arguments).splitlines()[-1] == "[]"
+    assert run("-c", code, *arguments, fresh=True).splitlines()[-1] == "[]"
 
 
 def test_importing_the_package_imports_nothing_heavy_but_torch_and_transformers() -> None:
     code = (
         "import sys, hf_vanilla; print([m for m in ('datasets', 'matplotlib', 'click', 'pandas') if m in sys.modules])"
     )
-    assert run(sys.executable, "-c", code).strip() == "[]"
+    assert run("-c", code, fresh=True).strip() == "[]"

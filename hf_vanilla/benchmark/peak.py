@@ -10,6 +10,9 @@ from transformers import PreTrainedModel
 
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.loss_vanilla import logits_at_once
+from ..private_names import require_private_names
+
+require_private_names(__name__)
 
 TRIALS = 5
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -265,15 +265,18 @@ class VanillaPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
-    def _resize_token_embeddings(
-        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
     ) -> nn.Embedding:
         """Source and target share the vocabulary even where they do not share the matrix."""
         resize = (new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder = self.get_decoder()
-        if decoder.embed_tokens is not None:
-            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *resize)
-        return super()._resize_token_embeddings(*resize)
+        if decoder is not self and decoder.embed_tokens is not None:
+            decoder.resize_token_embeddings(*resize)
+        return super().resize_token_embeddings(*resize)
 
 
 class VanillaStack(VanillaPreTrainedModel):
@@ -293,8 +296,8 @@ class VanillaStack(VanillaPreTrainedModel):
     def init_parallel_plans(self) -> None:
         """The configuration's plans name layers from the base model down: they are not a stack's own."""
         super().init_parallel_plans()
-        self._tp_plan.clear()
-        self._fsdp_plan.clear()
+        self.tp_plan.clear()
+        self.fsdp_plan.clear()
 
     def embed(
         self,
@@ -428,7 +431,7 @@ class VanillaModel(VanillaPreTrainedModel):
         """The decoder has an embedding, to be split like the encoder's, only if they are not shared."""
         super().init_parallel_plans()
         if self.decoder.embed_tokens is not None:
-            self._tp_plan["decoder.embed_tokens"] = self._tp_plan["encoder.embed_tokens"]
+            self.tp_plan["decoder.embed_tokens"] = self.tp_plan["encoder.embed_tokens"]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
@@ -500,7 +503,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         super().__init__(config)
         self.model = VanillaModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.generation_config._from_model_config = False  # else loading it would drop the keys that are only ours
+        # Not marked as derived from the configuration: else a loaded one would lack the keys that are only ours.
+        derived = GenerationConfig.from_model_config(config).to_diff_dict().items()
+        self.generation_config = GenerationConfig(**{key: value for key, value in derived if not key.startswith("_")})
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

@@ -19,9 +19,12 @@ from transformers.integrations import get_available_reporting_integrations
 
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
+from ..private_names import require_private_names
 from . import yaml12
 from .options import DEFAULT_ARGUMENTS, WITHOUT_WARM_UP
 from .recipe import Recipe, RecipeError
+
+require_private_names(__name__)
 
 BY_A_METRIC = ("reduce_lr_on_plateau", "greedy")
 """Schedules that lower the learning rate when validations stop getting better."""

@@ -16,8 +16,11 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import TokenBudgetBatches
 from ..models.modeling_vanilla import IGNORED
+from ..private_names import require_private_names
 from ..run_directory import STATE, checkpoint_of
 from .saving import explained, keep_newest, move_files, publish, seal, unfinished
+
+require_private_names(__name__)
 
 Validate = Callable[[PreTrainedModel], Mapping[str, Any]]
 
@@ -28,14 +31,20 @@ class TrainingDivergedError(ArithmeticError):
 
 @contextmanager
 def without_autocast(model: PreTrainedModel) -> Iterator[None]:
-    """Validate in the type of the weights, as the model will be used: autocast to bfloat16 may make it much worse."""
-    is_wrapped = "_original_forward" in vars(model)  # by accelerate, which puts autocast into `forward`
-    wrapped = vars(model).pop("forward") if is_wrapped else None
+    """
+    Validate in the type of the weights, as the model will be used: autocast to bfloat16 may make it much worse.
+
+    For mixed precision, accelerate gives the model a `forward` of its own, around that of its class.
+    """
+    forward = vars(model).get("forward")
+    is_wrapped = hasattr(forward, "__wrapped__")
+    if is_wrapped:
+        del model.forward
     try:
         yield
     finally:
         if is_wrapped:
-            vars(model)["forward"] = wrapped
+            model.forward = forward
 
 
 class VanillaTrainer(Seq2SeqTrainer):
@@ -114,7 +123,6 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of a batch, noted with the number of its labels: Trainer takes the mean over batches of any size."""
-        inputs = self._prepare_inputs(inputs)
         with torch.no_grad():
             loss = model(**inputs, skip_logits=True).loss
         labels = int((inputs["labels"] != IGNORED).sum())

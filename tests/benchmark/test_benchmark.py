@@ -2,25 +2,28 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
+import warm
 from torch import Tensor
-from transformers import GenerationMixin
+from transformers import GenerationMixin, Seq2SeqTrainer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.benchmark import beside, growth, rounds
+from hf_vanilla.benchmark import beside, growth, rounds, start, training
 from hf_vanilla.benchmark.peak import operations_per_token
 from hf_vanilla.benchmark.peers import ctranslate2_with_the_weights_of, peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
 from hf_vanilla.data.tokenizer import Encoder, train_tokenizer
-from hf_vanilla_cli import main
+from hf_vanilla.training.run import prepare
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 SMALL = ["data.train.size=300", "data.validation.size=4", "data.test.size=6", "model.d_model=16", "model.d_ff=16"]
@@ -78,25 +81,63 @@ def test_nothing_to_divide_by_is_a_ratio_of_0(monkeypatch: pytest.MonkeyPatch) -
     assert [row["ratio median"] for row in rows] == [1, 0]
 
 
-def measured(*command: str) -> list[dict[str, object]]:
-    done = CliRunner().invoke(main, ["benchmark", *command, "--rounds", "1", "--json"], catch_exceptions=False)
-    return json.loads(done.stdout)
+FORKING = """
+import json, multiprocessing, sys
+forking = multiprocessing.get_context("fork")  # contenders need not import PyTorch again
+multiprocessing.get_context = lambda _: forking
+"""
+
+
+def succeed(code: str, *arguments: str) -> str:
+    done = warm.run([sys.executable, "-c", FORKING + code, *arguments])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def measured(*command: str) -> list[dict[str, Any]]:
+    code = "from hf_vanilla_cli import main; main(sys.argv[1:])"
+    return json.loads(succeed(code, "benchmark", *command, "--rounds", "1", "--json"))
+
+
+def test_a_contender_runs_in_a_process_that_has_seen_nothing_of_this_one() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert rounds.in_a_fresh_process(torch.get_default_dtype) == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_training_is_measured_against_transformers() -> None:
-    rows = measured(
-        "training",
-        str(QUICKSTART),
-        *SMALL,
-        "training.max_tokens=300",
-        "training.early_stopping_patience=2",
-        "--steps",
-        "5",
-    )
+    sizes = ["training.max_tokens=300", "training.early_stopping_patience=2"]
+    rows = measured("training", str(QUICKSTART), *SMALL, *sizes, "--steps", "5")
     assert len({row["contender"] for row in rows}) == 4
     assert {row["figure"] for row in rows} == {"tokens per second", "MiB", "share of peak"}
-    assert all(row["median"] > 0 for row in rows)
-    assert all(row["median"] < 1 for row in rows if row["figure"] == "share of peak")
+    assert all(0 < row["median"] < 1 for row in rows if row["figure"] == "share of peak")
+
+
+@pytest.mark.parametrize("contender", [training.train_ours, training.train_theirs])
+def test_the_speed_of_training_is_real_target_tokens_by_the_time_of_the_measured_steps(
+    contender: Callable[[training.Job], dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by two seconds in each step, and full batches: 40 targets of 6 tokens."""
+    (tmp_path / "pairs.tsv").write_text("".join(f"{number:03d}\t{number:05d}\n" for number in range(800)))
+    corpus = f"{{file: {tmp_path / 'pairs.tsv'}, source: 0, target: 1}}"
+    recipe = [f"data.{split}={corpus}" for split in ("train", "validation", "test")]
+    recipe += ["tokenizer.kind=character", "data.max_source_length=8", "data.max_target_length=8"]
+    job = training.Job(QUICKSTART, (*recipe, *SMALL[-2:], "training.max_tokens=240"), tmp_path, 5)
+    prepare(job.load(), tmp_path)
+    now, usual = [0.0], Seq2SeqTrainer.training_step
+
+    def step(*arguments: Any, **options: Any) -> Tensor:
+        now[0] += 2
+        return usual(*arguments, **options)
+
+    monkeypatch.setattr(Seq2SeqTrainer, "training_step", step)
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(training, "highest_speed", lambda _: 1000.0)
+    found = contender(job)
+    assert found["tokens per second"] == pytest.approx(240 / 2)
+    assert found["share of peak"] == pytest.approx(found["tokens per second"] / 1000)
 
 
 @pytest.mark.parametrize(("implementation", "again"), [("eager", 0), ("sdpa", 1)])
@@ -127,7 +168,7 @@ def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:
     steps = ["training.max_steps=2", "training.warmup_steps=1", "training.average_checkpoints=1"]
     steps += ["training.eval_steps=2", "training.save_steps=2"]
     train = ["train", str(QUICKSTART), *SMALL, *steps, "--output", str(tmp_path / "run")]
-    CliRunner().invoke(main, train, catch_exceptions=False)
+    succeed("from hf_vanilla_cli import main; main(sys.argv[1:])", *train)
     rows = measured("generation", str(tmp_path / "run"), "--sentences", "6")
     assert len(rows) == (3 * 3 + 3) * 2
     same = [row["median"] for row in rows if row["figure"] == "texts as the first" and "lines" not in row["what"]]
@@ -186,8 +227,20 @@ def test_one_training_and_two_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["one alone", "steps"] == 80
 
 
-def test_the_start_is_measured() -> None:
-    assert {"hf-vanilla --help", "import hf_vanilla"} < {row["contender"] for row in measured("start")}
+def test_the_start_is_the_time_until_a_program_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "in_a_fresh_process", lambda contender: contender())
+    programs = {"short": ["-c", "pass"], "long": ["-c", "import time; time.sleep(0.7)"]}
+    monkeypatch.setattr(start, "PROGRAMS", programs)
+    short, long = (row["median"] for row in start.compare_start(1))
+    assert 0 < short < long
+    assert 0.7 < long < 60
+    with pytest.raises(subprocess.CalledProcessError):
+        start.seconds_of(["-c", "raise SystemExit(1)"])
+
+
+@pytest.mark.parametrize("program", start.PROGRAMS.values(), ids=start.PROGRAMS)
+def test_programs_whose_start_is_measured_run(program: list[str]) -> None:
+    assert warm.run([sys.executable, *program]).returncode == 0
 
 
 def test_growth_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +251,7 @@ def test_growth_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = [figures["GFLOP per second"] / figures["tokens per second"] for figures in (short, long)]
     assert operations[0] < operations[1]  # for each token: attention looks at more
     assert growth.search(2)["tokens per second"] > 0
-    data = growth.begin(300)
+    data = json.loads(succeed("from hf_vanilla.benchmark import growth; print(json.dumps(growth.begin(300)))"))
     assert data["seconds, again"] < data["seconds, at first"]
     assert data["MiB, again"] > 100
 

@@ -1,6 +1,6 @@
 """Every attention backend computes the same, no attention looks where it must not, and maps are what they seem."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 
 MakeConfig = Callable[..., VanillaConfig]
 MakeModel = Callable[..., VanillaForConditionalGeneration]
+BOTH = (True, False)
 
 
 def with_backend(model: VanillaForConditionalGeneration, backend: str) -> VanillaForConditionalGeneration:
@@ -19,9 +20,20 @@ def with_backend(model: VanillaForConditionalGeneration, backend: str) -> Vanill
     return other
 
 
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("backend", ["sdpa", "flex_attention"])
-@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.fixture(autouse=True)
+def _without_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """To compile flex_attention takes half a minute: one test does, the others have PyTorch's uncompiled one."""
+    with torch.compiler.set_stance("default" if request.node.get_closest_marker("compiles") else "force_eager"):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("backend", "padded", "norm_first"),
+    [
+        *((backend, padded, norm) for backend in ("sdpa", "flex_attention") for padded in BOTH for norm in BOTH),
+        pytest.param("flex_attention", True, False, marks=pytest.mark.compiles, id="compiled flex_attention"),
+    ],
+)
 def test_backends_agree(
     make_model: MakeModel, ragged: dict[str, Tensor], backend: str, padded: bool, norm_first: bool
 ) -> None:

@@ -28,23 +28,33 @@ except ImportError:
 else:
     raise SystemExit("hf_vanilla can be imported")
 
-directory, inputs = sys.argv[1], json.loads(sys.argv[2])
-model = AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
-assert type(model).__module__.startswith("transformers_modules."), type(model)
-if len(sys.argv) > 3:
-    model.save_pretrained(sys.argv[3])
+directories, inputs = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 inputs = {key: torch.tensor(value) for key, value in inputs.items()}
-logits = model(**inputs).logits
-labels = inputs.pop("labels")
+source = {key: value for key, value in inputs.items() if key != "labels"}
 searches = [{"num_beams": 3}, {"num_beams": 3, "length_penalty_type": "gnmt", "max_length_beyond_source": 3}]
-texts = [model.generate(**inputs, max_new_tokens=9, **search).tolist() for search in searches]
-print(json.dumps({"logits": logits.tolist(), "texts": texts}))
+found = []
+for directory in directories:
+    model = AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    model.save_pretrained(directory + "-again")
+    texts = [model.generate(**source, max_new_tokens=9, **search).tolist() for search in searches]
+    found.append({"logits": model(**inputs).logits.tolist(), "texts": texts})
+print(json.dumps(found))
 """
 
 
-def load_as_a_stranger(directory: Path, inputs: dict[str, Tensor], *more: str, cache: Path) -> dict[str, list]:
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Where transformers puts the code that comes with models."""
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+def load_as_a_stranger(directories: list[Path], inputs: dict[str, Tensor], cache: Path) -> list[dict[str, list]]:
+    """What models compute in one interpreter that cannot import this package, which saves each of them again."""
+    arguments = [[str(directory) for directory in directories], {name: row.tolist() for name, row in inputs.items()}]
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER, str(directory), json.dumps({k: v.tolist() for k, v in inputs.items()}), *more],
+        [sys.executable, "-c", STRANGER, *map(json.dumps, arguments)],
         env={"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(cache), "PATH": ""},
         cwd=cache,
         capture_output=True,
@@ -56,30 +66,24 @@ def load_as_a_stranger(directory: Path, inputs: dict[str, Tensor], *more: str, c
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm_first": True, "position_embedding_type": "learned", "d_v": 3}], ids=str)
 def test_without_the_package_logits_and_texts_are_the_same(
-    make_model: Callable[..., VanillaForConditionalGeneration],
-    ragged: dict[str, Tensor],
-    tmp_path: Path,
-    changes: dict[str, object],
+    make_model: Callable[..., VanillaForConditionalGeneration], ragged: dict[str, Tensor], tmp_path: Path, cache: Path
 ) -> None:
-    model = make_model(**changes)
-    saved, again, cache = tmp_path / "saved", tmp_path / "again", tmp_path / "cache"
-    cache.mkdir()
-    model.save_pretrained(saved)
-    found = load_as_a_stranger(saved, ragged, str(again), cache=cache)
-
-    torch.testing.assert_close(torch.tensor(found["logits"]), model(**ragged).logits)
+    """And what a stranger saves loads again, for strangers and for us."""
+    models = [make_model(), make_model(norm_first=True, position_embedding_type="learned", d_v=3)]
+    for model, name in zip(models, ("paper", "other"), strict=True):
+        model.save_pretrained(tmp_path / name)
+    directories = [tmp_path / "paper", tmp_path / "other", tmp_path / "paper-again"]
+    *found, again = load_as_a_stranger(directories, ragged, cache)
     inputs = {key: value for key, value in ragged.items() if key != "labels"}
-    expected = [
-        model.generate(**inputs, max_new_tokens=9, num_beams=3),
-        model.generate(**inputs, max_new_tokens=9, num_beams=3, length_penalty_type="gnmt", max_length_beyond_source=3),
-    ]
-    assert found["texts"] == [texts.tolist() for texts in expected]
-    if not changes:  # what a stranger saves loads again, for strangers and for us
-        assert load_as_a_stranger(again, ragged, cache=cache) == found
-        loaded = VanillaForConditionalGeneration.from_pretrained(again)
-        assert torch.equal(loaded(**ragged).logits, model(**ragged).logits)
+    gnmt = {"length_penalty_type": "gnmt", "max_length_beyond_source": 3}
+    for model, outputs in zip(models, found, strict=True):
+        torch.testing.assert_close(torch.tensor(outputs["logits"]), model(**ragged).logits)
+        texts = [model.generate(**inputs, max_new_tokens=9, num_beams=3, **search) for search in ({}, gnmt)]
+        assert outputs["texts"] == [text.tolist() for text in texts]
+    assert again == found[0]
+    loaded = VanillaForConditionalGeneration.from_pretrained(tmp_path / "paper-again")
+    assert torch.equal(loaded(**ragged).logits, models[0](**ragged).logits)
 
 
 def test_the_code_that_travels_imports_nothing_else_of_ours() -> None:

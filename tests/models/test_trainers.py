@@ -43,7 +43,7 @@ def found(trainer: Trainer) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [Trainer, Seq2SeqTrainer])
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"label_smoothing_factor": 0.1}, ACCUMULATED, {"bf16": True}, {"activation_checkpointing": True}, COMPILED],
+    [{}, {"label_smoothing_factor": 0.1}, ACCUMULATED, {"bf16": True}, {"activation_checkpointing": True}],
     ids=lambda arguments: next(iter(arguments), "defaults"),
 )
 def test_trainer_lowers_the_loss_to_a_quarter(

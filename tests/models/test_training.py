@@ -115,7 +115,7 @@ def test_sixteen_dimensions_learn_to_reverse(norm_first: bool) -> None:
         source = torch.randint(3, 13, (size, length), generator=generator)
         return {"input_ids": source, "labels": torch.cat([source.flip(1), torch.full((size, 1), 2)], dim=1)}
 
-    steps = 1200
+    steps = 600
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps, pct_start=0.1)
     for _ in range(steps):

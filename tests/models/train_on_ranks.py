@@ -48,12 +48,11 @@ PLAIN_STEPS = {
 
 def launch(job: str, folder: Path, processes: int = 2) -> list[dict[str, Any]]:
     """Run a job of this file on the model in `folder / "model"`; what it found, process by process."""
+    import warm  # which is not where the ranks look for modules
+
     ranks = [f"--nproc_per_node={processes}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]  # 0: a free port
     command = [sys.executable, "-m", "torch.distributed.run", *ranks, __file__, job, str(folder)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as torchrun:
+    with warm.Process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as torchrun:
         try:
             output, _ = torchrun.communicate(timeout=90)
         except subprocess.TimeoutExpired:

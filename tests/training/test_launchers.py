@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from safetensors.torch import load_file
@@ -35,11 +36,11 @@ def script_here(name: str) -> str:
     return str(Path(__file__).with_name(name))
 
 
-def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(arguments: Sequence[str]) -> warm.Process:
+    return warm.Process(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def finish(*launchers: subprocess.Popen[str]) -> str:
+def finish(*launchers: warm.Process) -> str:
     try:
         said = "".join(launcher.communicate(timeout=240)[0] for launcher in launchers)
     finally:
@@ -131,70 +132,83 @@ def test_every_file_for_accelerate_is_one(file: Path) -> None:
     _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(file), SCRIPT]))
 
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=3")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=5")
 TORCHRUN += ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+WATCHED = script_here("train_watched.py")
+WITH_DROPOUT = ONE_EACH | {"training__save_steps": 5, "model__dropout": 0.3}
 
 
-def rank_of(launcher: subprocess.Popen[str], rank: int) -> int:
-    """The process of a rank."""
-    for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
-        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            return int(child)
-    raise AssertionError(f"there is no rank {rank}")
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two processes that draw random numbers, each its own."""
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    finish(start([*on("cpu.yaml"), *training(run, **WITH_DROPOUT)]))
+    return run
+
+
+def send(number: signal.Signals, rank: int, moment: str, run: Path) -> int:
+    """Send a signal to a rank of train_watched.py as soon as the run has this file; returns the rank's process id."""
+    wait_for(moment, run)
+    files = [run.with_name(f"rank-{rank}") for rank in (0, 1)]
+    process = int(files[rank].read_text())
+    for file in files:
+        file.unlink()  # ranks that are started again leave new ones
+    os.kill(process, number)
+    return process
 
 
 def wait_for(what: str, run: Path) -> None:
     deadline = time.monotonic() + 120
-    while not any(run.glob(what)):
+    while not (any(run.glob(what)) and run.with_name("rank-0").exists() and run.with_name("rank-1").exists()):
         assert time.monotonic() < deadline, f"no {what} in {run}"
         time.sleep(0.002)
 
 
 @pytest.mark.parametrize(
-    ("launcher", "rank", "moment", "number"),
+    ("launcher", "failures"),
     [
-        (TORCHRUN, 1, "checkpoint-10", signal.SIGKILL),
-        (on("cpu.yaml", "--rdzv_backend=c10d", "--max_restarts=3"), 1, "checkpoint-10", signal.SIGKILL),
-        (TORCHRUN, 0, "unfinished/checkpoint-10", signal.SIGKILL),
-        (TORCHRUN, 1, "checkpoint-10", signal.SIGSTOP),
+        (
+            TORCHRUN,
+            [
+                (signal.SIGKILL, 1, "checkpoint-5"),
+                (signal.SIGKILL, 0, "unfinished/checkpoint-15"),
+                (signal.SIGSTOP, 1, "checkpoint-20"),
+            ],
+        ),
+        (on("cpu.yaml", "--rdzv_backend=c10d", "--max_restarts=3"), [(signal.SIGKILL, 1, "checkpoint-10")]),
     ],
-    ids=["a rank is killed", "the same with accelerate", "the first rank is killed while it saves", "a rank hangs"],
+    ids=["torchrun: a rank is killed, the first one is while it saves, a rank hangs", "accelerate: a rank is killed"],
 )
-def test_a_rank_that_fails_does_not_keep_the_training_from_its_end(
-    alone: Path,
+def test_ranks_that_fail_do_not_keep_the_training_from_its_end(
+    unbroken: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     launcher: Sequence[str],
-    rank: int,
-    moment: str,
-    number: signal.Signals,
+    failures: Sequence[tuple[signal.Signals, int, str]],
 ) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else new ranks find addresses of the old ones
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "2")  # how long a rank that hangs may take to end
     run = tmp_path / "run"
-    overrides = ONE_EACH | {"training__save_steps": 5, "training__ddp_timeout": 10}
-    started = start([*launcher, *training(run, script_here("train_watched.py"), **overrides)])
-    wait_for(moment, run)
-    failing = rank_of(started, rank)
-    os.kill(failing, number)
+    started = start([*launcher, *training(run, WATCHED, **WITH_DROPOUT | {"training__ddp_timeout": 10})])
+    failing = [send(number, rank, moment, run) for number, rank, moment in failures]
     said = finish(started)
     ends = said.count("2 ranks, ")  # of both ranks; twice, if a busy machine let the signal come after the training
     assert ends in (2, 4)
     assert said.count("2 ranks, 1 sets of weights") == ends
-    assert f"(pid: {failing})" in said or "Timed out" in said  # the launcher saw it fail
+    for process, (number, _, _) in zip(failing, failures, strict=True):  # the launcher saw it fail
+        assert f"(pid: {process})" in said or (number == signal.SIGSTOP and "Timed out" in said)
     for checkpoint in checkpoints_of(run):
         verify(checkpoint)
-    assert_same_weights(run, alone, 1e-6)
+    assert curve(run) == curve(unbroken)
+    assert_same_weights(run, unbroken, 1e-6)
 
 
-def test_without_restarts_the_same_command_goes_on(tmp_path: Path) -> None:
-    overrides = ONE_EACH | {"training__save_steps": 5, "model__dropout": 0.3}
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    finish(start([*on("cpu.yaml"), *training(unbroken, **overrides)]))
-    killed = start([*on("cpu.yaml"), *training(broken, **overrides)])
-    wait_for("checkpoint-10", broken)  # in mid-epoch
-    os.kill(rank_of(killed, 0), signal.SIGKILL)
+def test_without_restarts_the_same_command_goes_on(unbroken: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "run"
+    killed = start([*on("cpu.yaml"), *training(broken, WATCHED, **WITH_DROPOUT)])
+    send(signal.SIGKILL, 0, "checkpoint-10", broken)  # in mid-epoch
     killed.communicate(timeout=240)
     assert killed.returncode != 0
-    finish(start([*on("cpu.yaml"), *training(broken, **overrides)]))
+    finish(start([*on("cpu.yaml"), *training(broken, **WITH_DROPOUT)]))
     assert curve(broken) == curve(unbroken)
     assert_same_weights(broken, unbroken, 1e-6)

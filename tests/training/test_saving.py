@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import warm
 from trial_crashes import trainer_with_a_checkpoint
 
 from hf_vanilla.run_directory import MANIFEST
@@ -36,8 +37,12 @@ HERE = Path(__file__).parent
 
 
 def outcome(*command: object, **environment: str) -> dict[str, object]:
-    options = {"capture_output": True, "text": True, "timeout": 500, "check": False}
-    done = subprocess.run([sys.executable, *map(str, command)], env=os.environ | environment, **options)
+    arguments = [sys.executable, *map(str, command)]
+    if environment:
+        options = {"capture_output": True, "text": True, "timeout": 500, "check": False}
+        done = subprocess.run(arguments, env=os.environ | environment, **options)
+    else:
+        done = warm.run(arguments, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -285,7 +290,7 @@ def test_two_trainings_cannot_write_one_run(tmp_path: Path) -> None:
         "with only_writer(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", hold, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with warm.Process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(RunInUseError, match=f"is being written by process {other.pid} on"), only_writer(tmp_path):
             pass

@@ -1,6 +1,10 @@
-"""scripts/train.py, which in the end also says on stderr how many different weights the ranks have."""
+"""
+scripts/train.py, which leaves the process id of each rank beside the run, and in the end also says on stderr how many
+different weights the ranks have.
+"""
 
 import hashlib
+import os
 import sys
 from typing import Any
 
@@ -13,6 +17,7 @@ usual_train = VanillaTrainer.train
 
 
 def watched_train(self: VanillaTrainer, *arguments: Any, **options: Any) -> Any:
+    self.run.with_name(f"rank-{dist.get_rank()}").write_text(str(os.getpid()))
     outcome = usual_train(self, *arguments, **options)
     weights = b"".join(weight.detach().numpy().tobytes() for weight in self.model.parameters())
     sums = [""] * dist.get_world_size()
