@@ -14,6 +14,7 @@ from transformers import (
     DynamicCache,
     EncoderDecoderCache,
     GenerationConfig,
+    GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
@@ -163,10 +164,10 @@ def test_what_generate_itself_prepares_on_top_is_not_dropped(
         ("_get_logits_processor", LogitsProcessorList, Favourite()),
         ("_get_stopping_criteria", StoppingCriteriaList, Sudden()),
     ):
-        usual = getattr(Model, method)
+        usual = getattr(GenerationMixin, method)
         times = ours.times
         with monkeypatch.context() as patch:
-            patch.setattr(Model, method, lambda *a, u=usual, kind=kind, m=more, **k: kind([*u(*a, **k), m]))
+            patch.setattr(GenerationMixin, method, lambda *a, u=usual, kind=kind, m=more, **k: kind([*u(*a, **k), m]))
             found = model.generate(**sources, max_new_tokens=9)
         assert ours.times == times
         assert not torch.equal(found, plain)
