@@ -35,6 +35,18 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def make_decided(make_decided: MakeModel) -> MakeModel:
+    """Here it is enough to see which search is taken, and that its targets begin as they should."""
+
+    def make(**changes: object) -> Model:
+        model = make_decided(**changes)
+        model.generation_config.max_length = 8
+        return model
+
+    return make
+
+
 class Never(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         return torch.zeros(len(input_ids), dtype=torch.bool)

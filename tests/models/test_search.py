@@ -31,7 +31,7 @@ def test_the_same_targets_and_scores(
 ) -> None:
     model = make_decided(seed=num_beams, norm_first=norm_first)
     searches = (
-        [{}]
+        [{}] * len(LIMITS)
         if num_beams == 1
         else [
             {"early_stopping": stop, "length_penalty": penalty} for stop in STOPS for penalty in (-1.0, 0.0, 1.0, 2.5)
@@ -41,17 +41,16 @@ def test_the_same_targets_and_scores(
         searches += [{"length_penalty_type": "gnmt", "length_penalty": 0.6, "early_stopping": stop} for stop in STOPS]
         searches += [{"num_return_sequences": number} for number in (2, num_beams)]
     lengths = set()
-    for search in searches:
-        for limit in LIMITS:
-            options = {"num_beams": num_beams} | search | limit
-            targets, scores = theirs(model, sources, **options)
-            times = ours.times
-            found = model.generate(**sources, **options)
-            assert ours.times == times + 1
-            torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
-            if scores is not None:
-                torch.testing.assert_close(ours.scores, scores, msg=str(options))
-            lengths |= set((found != PAD).sum(-1).tolist())
+    for number, search in enumerate(searches):  # with two of the three limits, each with other beams
+        options = {"num_beams": num_beams} | search | LIMITS[(number + num_beams + norm_first) % len(LIMITS)]
+        targets, scores = theirs(model, sources, **options)
+        times = ours.times
+        found = model.generate(**sources, **options)
+        assert ours.times == times + 1
+        torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
+        if scores is not None:
+            torch.testing.assert_close(ours.scores, scores, msg=str(options))
+        lengths |= set((found != PAD).sum(-1).tolist())
     assert len(lengths) > 10
 
 
