@@ -284,7 +284,7 @@ def _findings_of_rate(plan: Plan) -> Iterator[Finding]:
         )
     if rate < LOW_RATE * paper:
         yield Finding(
-            f"a learning rate of {rate:g} at the peak is 1/{paper / rate:.0f} of that of the paper for this model: it "
+            f"a learning rate of {rate:g} at the peak is {rate / paper:.1%} of that of the paper for this model: it "
             "would learn very slowly",
             f"set training.learning_rate to about {paper:.1e}",
         )
