@@ -174,11 +174,9 @@ AT_LEAST: Mapping[str, int] = {
     ),
     "ddp_bucket_cap_mb": 1,
     **dict.fromkeys(("warmup_steps", "eval_delay", "dataloader_num_workers", "max_grad_norm", "weight_decay"), 0),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon", "neftune_noise_alpha", "seed"), 0),
+    **dict.fromkeys(("learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "neftune_noise_alpha", "seed"), 0),
 }
-MORE_THAN: Mapping[str, int] = dict.fromkeys(
-    ("learning_rate", "num_train_epochs", "eval_steps", "save_steps", "logging_steps"), 0
-)
+MORE_THAN: Mapping[str, int] = dict.fromkeys(("num_train_epochs", "eval_steps", "save_steps", "logging_steps"), 0)
 LESS_THAN: Mapping[str, int] = {"adam_beta1": 1, "adam_beta2": 1, "seed": 2**32}
 
 WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")

@@ -329,6 +329,8 @@ def _override(recipe: dict[str, Any], override: str) -> None:
         place[key] = yaml12.load(text)
     except yaml.YAMLError:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
+    if name == "training.max_steps":
+        place.pop("num_train_epochs", None)  # the file's: without effect beside it
 
 
 def _sections(recipe: Any, where: str) -> dict[str, Any]:

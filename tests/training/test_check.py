@@ -141,10 +141,16 @@ def test_faults_of_the_data_are_found(tmp_path: Path, plant: Callable[[Texts], N
         (["training.warmup_steps=600"], "the warm-up takes 600 of the 1,000 steps", "lower"),
         (["training.warmup_steps=0.6"], "the warm-up takes 600 of the 1,000 steps", "lower"),
         (["training.learning_rate=0.1"], "a learning rate of 0.1 at the peak is 2.8 times that of", "norm_first: true"),
-        (["training.learning_rate=5e-5"], "a learning rate of 5e-05 at the peak is 1/79 of that of", "about 4.0e-03"),
+        (
+            ["training.learning_rate=0.02"],
+            "a learning rate of 0.02 at the peak is 5.1 times that of the paper for this model and a warm-up of 4,000",
+            "about 4.0e-03, or model.norm_first: true",
+        ),
+        (["training.learning_rate=0"], "a learning rate of 0 at the peak is 0.0% of that of", "about 4.0e-03"),
+        (["training.learning_rate=5e-5"], "a learning rate of 5e-05 at the peak is 1.3% of that of", "about 4.0e-03"),
         (
             ["training.learning_rate=5e-5", "training.lr_scheduler_type=cosine", "model.norm_first=true"],
-            "a learning rate of 5e-05 at the peak is 1/79 of that of",
+            "a learning rate of 5e-05 at the peak is 1.3% of that of",
             "about 4.0e-03",
         ),
         (

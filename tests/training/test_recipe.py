@@ -163,7 +163,7 @@ def test_a_mistake_is_one_message_that_names_key_and_value(minimal: Path, overri
         (["gradient_checkpointing_kwargs={}"], "gradient_checkpointing_kwargs: {} has no effect"),
         (["max_steps=0"], "max_steps: 0 must be at least 1, or -1 to train for training.num_train_epochs"),
         (["max_steps=-1", "num_train_epochs=0"], "num_train_epochs: 0.0 must be more than 0"),
-        (["learning_rate=-1"], "learning_rate: -1.0 must be more than 0"),
+        (["learning_rate=-1"], "learning_rate: -1.0 must be at least 0"),
         (["learning_rate=.nan"], "learning_rate: nan must be finite"),
         (["adam_beta2=1"], "adam_beta2: 1.0 must be less than 1"),
         (["weight_decay=-1"], "weight_decay: -1.0 must be at least 0"),
@@ -189,6 +189,12 @@ def test_options_may_be_switched_off_on_the_command_line(minimal: Path) -> None:
     recipe = ["training.metric_for_best_model=bleu", "training.eval_steps=5", "training.save_steps=5"]
     load_recipe(minimal, [*recipe, "training.eval_strategy=no", "training.save_strategy=no"])
     load_recipe(minimal, ["training.dataloader_persistent_workers=false", "training.load_best_model_at_end=false"])
+
+
+def test_a_number_of_steps_replaces_the_number_of_epochs_in_the_file(minimal: Path) -> None:
+    minimal.write_text(minimal.read_text().replace("max_steps: 10", "num_train_epochs: 10"))
+    assert load_recipe(minimal).arguments["num_train_epochs"] == 10
+    assert "num_train_epochs" not in load_recipe(minimal, ["training.max_steps=5"]).arguments
 
 
 def test_texts_may_not_be_longer_than_learned_positions(minimal: Path) -> None:
