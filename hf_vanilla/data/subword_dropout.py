@@ -24,6 +24,9 @@ EOS, SEPARATOR = 0, 1  # numbers of two words more, which have one way each
 # A word has as many ways as it occurs in the corpus, within these limits. Also a rare one needs several: it comes again
 # in each epoch. (Of a word of 8 letters, 64 ways at a rate of 0.1 are some 6 different ones.)
 MIN_WAYS, MAX_WAYS = 8, 128
+# Longer words, in bytes, are divided into their usual tokens, each of which is segmented like a word: text without
+# spaces would have nearly as many different "words" as sentences. (Merges across these tokens are then not possible.)
+MAX_WORD_LENGTH = 32
 
 
 class Words:
@@ -36,6 +39,7 @@ class Words:
             raise ValueError(f"BPE-dropout ({rate}) needs a tokenizer of byte pairs (kind: bpe)")
         self.normalize = backend.normalizer.normalize_str
         self.split = backend.pre_tokenizer.pre_tokenize_str
+        self.tokenize = backend.model.tokenize
         self.ids: dict[str, int] = model["vocab"]
         self.ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
         self.special_ids = {EOS: tokenizer.eos_token_id, SEPARATOR: tokenizer.sep_token_id}
@@ -69,8 +73,8 @@ class Words:
         """
         Ways to segment a word, drawn by the word itself, so always the same.
 
-        As in the paper: while there are merges, each of them is dropped with probability `rate`, and the best of the
-        others is made; if all are dropped, that is it.
+        As in the paper: of all possible merges each is dropped with probability `rate`, and the best of the others is
+        made. This is repeated until none is left.
         """
         draws = random.Random(word).random  # noqa: S311 -- not for secrets
 
@@ -93,9 +97,17 @@ class Words:
 
         return [segmented() for _ in range(number)]
 
+    def words(self, text: str) -> Iterator[str]:
+        """The words of a text as BPE sees them: a character for each byte, a space belongs to the word after it."""
+        for word, _ in self.split(self.normalize(text)):
+            if len(word) <= MAX_WORD_LENGTH:
+                yield word
+            else:
+                yield from (token.value for token in self.tokenize(word))
+
     def _numbers(self, text: str) -> list[int]:
         numbers = []
-        for word, _ in self.split(self.normalize(text)):
+        for word in self.words(text):
             number = self.numbers.setdefault(word, len(self.numbers))
             if number == len(self.counts):
                 self.counts.append(0)

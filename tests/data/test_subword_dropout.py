@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hf_vanilla.data import subword_dropout
-from hf_vanilla.data.subword_dropout import MAX_WAYS, MIN_WAYS, SubwordDropout, Words, hashed, ranges
+from hf_vanilla.data.subword_dropout import MAX_WAYS, MAX_WORD_LENGTH, MIN_WAYS, SubwordDropout, Words, hashed, ranges
 from hf_vanilla.data.tokenizer import train_tokenizer
 
 TEXTS = ["a small dog runs .", "ein kleiner Hund rennt .", "two dogs are running in 2024 !", "zwei Hunde rennen ."] * 5
@@ -29,8 +29,7 @@ def written(file: Path, texts: Sequence[str | list[str]], rate: float) -> tuple[
 
 
 def split(text: str) -> list[str]:
-    words = Words(TOKENIZER, 0.3)
-    return [word for word, _ in words.split(words.normalize(text))]
+    return list(Words(TOKENIZER, 0.3).words(text))
 
 
 def test_it_is_a_function_of_the_seed_and_keeps_the_text(tmp_path: Path) -> None:
@@ -78,6 +77,19 @@ def test_without_dropout_the_merges_are_those_of_the_tokenizer(tmp_path: Path) -
     texts = [*TEXTS, "unseen wörds, and 31 more"]
     dropout, encoded = written(tmp_path / "a", texts, 0.0)
     assert dropout(encoded, seeds(len(texts))) == TOKENIZER(texts)["input_ids"]
+
+
+def test_text_without_spaces_is_divided_into_tokens(tmp_path: Path) -> None:
+    """Else each sentence would be a word of its own, with ways of its own."""
+    words = ["small", "running", "dogs", "kleiner", "Hund", "rennen"]
+    texts = ["".join([*words[n:], *words[:n]]) for n in range(6)]
+    assert all(len(text) > MAX_WORD_LENGTH for text in texts)
+    assert {word for text in texts for word in split(text)} == {t for text in texts for t in TOKENIZER.tokenize(text)}
+    for rate in (0.0, 0.3):
+        dropout, encoded = written(tmp_path / str(rate), texts, rate)
+        found = dropout(encoded, seeds(len(texts)))
+        assert [TOKENIZER.decode(ids, skip_special_tokens=True) for ids in found] == texts
+        assert (found == TOKENIZER(texts)["input_ids"]) == (rate == 0.0)
 
 
 def test_dropping_every_merge_leaves_bytes() -> None:
