@@ -36,9 +36,14 @@ Times = dict[str, tuple[int, int]]  # of each thread, nanoseconds on a core and 
 
 
 def usable_cores(root: Path = Path("/")) -> int:
+    """For how many threads there are cores."""
+    return max(1, math.floor(allowed_cores(root) + 0.5))
+
+
+def allowed_cores(root: Path = Path("/")) -> float:
     """How many cores the process may keep busy: by its CPU affinity, and by the CPU quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([cores, *(math.floor(quota + 0.5) for quota in cpu_quotas(root))]))
+    return min([cores, *cpu_quotas(root)])
 
 
 def cpu_quotas(root: Path = Path("/")) -> Iterator[float]:
@@ -101,11 +106,12 @@ def giving_way(report: Callable[[str], None]) -> Iterator[None]:
 
 
 def _watch(over: Event, report: Callable[[str], None]) -> None:
+    """Measure, and give way if need be. Whether the others are gone shows only while threads spin: so measure again."""
     libgomp = None if any(name in os.environ for name in WAYS_TO_WAIT) else _libgomp()
     looks, is_reported = 0, False
     before, began = times_of_threads(), time.perf_counter()
     while before and not over.wait(SECONDS_TO_LOOK):
-        taken = share_taken(before, times_of_threads(), time.perf_counter() - began, usable_cores())
+        taken = share_taken(before, times_of_threads(), time.perf_counter() - began, allowed_cores())
         is_noticed = taken > SHARE_TO_NOTICE and torch.get_num_threads() > 1
         looks = looks + 1 if is_noticed else 0
         if looks == LOOKS_TO_REPORT and not is_reported:
@@ -118,7 +124,7 @@ def _watch(over: Event, report: Callable[[str], None]) -> None:
 
 
 def times_of_threads() -> Times:
-    """By Linux; empty where it does not say."""
+    """What Linux counts for each thread of this process. Empty on other systems."""
     times = {}
     for thread in Path("/proc/self/task").glob("*/schedstat"):
         try:
@@ -129,11 +135,11 @@ def times_of_threads() -> Times:
     return times
 
 
-def share_taken(before: Times, after: Times, seconds: float, cores: int) -> float:
+def share_taken(before: Times, after: Times, seconds: float, cores: float) -> float:
     """
     The share of the processor time that the threads asked for, and that other processes got.
 
-    0 if the threads kept all cores busy themselves: then they only waited for each other.
+    0 if the threads used all that the process may have: then they waited for each other, or for the quota's next time.
     """
     used, waited = (
         sum(times[kind] - before.get(thread, (0, 0))[kind] for thread, times in after.items()) / 1e9 for kind in (0, 1)

@@ -60,6 +60,15 @@ def test_usable_cores_are_those_of_the_quota_of_any_group_around_the_process(
     assert usable_cores(tmp_path) == cores
 
 
+def test_a_quota_that_is_used_up_is_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(threads, "cpu_quotas", lambda _: [1.5])
+    used_up = {"main": (3 * SECOND // 4, SECOND // 4), "worker": (3 * SECOND // 4, SECOND // 4)}
+    assert usable_cores() == 2
+    assert share_taken({}, used_up, seconds=1, cores=threads.allowed_cores()) == 0
+    assert share_taken({}, used_up, seconds=1, cores=2) == 0.25
+
+
 def test_usable_cores_are_no_more_than_the_affinity_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5}, raising=False)
     assert usable_cores(tmp_path) == 2
