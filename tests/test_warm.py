@@ -44,6 +44,11 @@ def test_scripts_and_modules_find_what_lies_beside_them(tmp_path: Path) -> None:
     assert warm.run([sys.executable, "-m", "beside"], cwd=tmp_path).stdout == "__main__\n"
 
 
+def test_processes_below_a_process_are_forked_by_the_same_server() -> None:
+    code = f"import sys; sys.path.append({str(Path(warm.__file__).parent)!r}); import warm; print(warm.server())"
+    assert warm.run([sys.executable, "-c", code]).stdout == f"{warm.server()}\n"
+
+
 def test_a_process_can_be_watched_and_killed() -> None:
     command = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
     with warm.Process(command, stdout=subprocess.PIPE) as process:

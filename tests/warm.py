@@ -64,11 +64,11 @@ class Process:
                 theirs.append(os.dup(chosen if isinstance(chosen, int) else chosen.fileno()))
         self.stdin, self.stdout, self.stderr = mine
         self.keeper = socket.socket(socket.AF_UNIX)
-        self.keeper.connect(server())
+        self.keeper.connect(address := server())
         request = {
             "arguments": list(map(str, args[1:])),
             "folder": str(cwd or Path.cwd()),
-            "environment": dict(os.environ if env is None else env),
+            "environment": {**(os.environ if env is None else env), ADDRESS: address},
             "new session": start_new_session,
         }
         socket.send_fds(self.keeper, [b"\0"], theirs)
