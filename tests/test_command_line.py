@@ -206,7 +206,7 @@ def test_without_what_windows_lacks_a_run_is_used_and_training_is_refused_at_onc
     done = subprocess.run(command, input="noon\nmidnight\n", **options)  # imports are blocked: not a forked process
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "translations").read_text().splitlines()) == 2
-    assert json.loads(done.stdout) == json.loads((trained / "report.json").read_text())["test"]
+    assert json.loads(done.stdout) == json.loads((trained / "report.json").read_text())["test"]["scores"]
     assert done.stderr.count("training needs Linux or macOS (Windows: WSL)") == 2
     assert not (tmp_path / "new").exists()
 

@@ -19,6 +19,7 @@ from ..files import free_space, settle, sync, write_whole
 from ..messages import say
 from ..run_directory import LOCK, MANIFEST, UNFINISHED, checkpoints_of
 from .checkpoints import DamagedCheckpointError, manifest_of, verify
+from .machine import refuse_unsupported_systems
 
 WITHOUT_LOCKS = (ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP)
 """Errors of file systems that have no locks."""
@@ -136,6 +137,7 @@ def only_writer(run: Path) -> Iterator[None]:
 
 
 def _lock(file: IO[str], run: Path) -> None:
+    refuse_unsupported_systems()
     import fcntl
 
     try:
