@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
-EOS, SEPARATOR = 0, 1  # numbers of two words more, which have one way each
+EOS, SEPARATOR = 0, 1  # the numbers of two extra words, which are always segmented in the same way
 # A word has as many ways as it occurs in the corpus, within these limits. Also a rare one needs several: it comes again
 # in each epoch. (Of a word of 8 letters, 64 ways at a rate of 0.1 are some 6 different ones.)
 MIN_WAYS, MAX_WAYS = 8, 128
