@@ -185,8 +185,11 @@ for name in ("sysconf", "sched_getaffinity", "O_DIRECTORY"):
     delattr(os, name)
 
 import click
+from pathlib import Path
+from hf_vanilla.files import write_whole
 from hf_vanilla_cli import main
 
+write_whole(Path("whole"), "text")
 run, recipe = sys.argv[1:]
 main(["translate", run, "--output", "translations"], standalone_mode=False)
 main(["evaluate", run, "--json"], standalone_mode=False)
@@ -205,6 +208,7 @@ def test_without_what_windows_lacks_a_run_is_used_and_training_is_refused_at_onc
     options = {"capture_output": True, "text": True, "timeout": 300, "check": False, "cwd": tmp_path}
     done = subprocess.run(command, input="noon\nmidnight\n", **options)  # imports are blocked: not a forked process
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "whole").read_text() == "text"
     assert len((tmp_path / "translations").read_text().splitlines()) == 2
     assert json.loads(done.stdout) == json.loads((trained / "report.json").read_text())["test"]["scores"]
     assert done.stderr.count("training needs Linux or macOS (Windows: WSL)") == 2
