@@ -22,9 +22,11 @@ USUAL_SPINS = "300000"  # libgomp's default; if it is set by hand, our threads l
 def compare_beside(recipe: Path, overrides: Sequence[str], steps: int, rounds: int) -> list[Row]:
     """Target tokens per second of one training and of two together, with threads that give way and that do not."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(recipe, tuple(overrides), Path(folder), steps)
-        shorter = replace(job, steps=steps // 4)  # as two whose threads spin are up to ten times slower
-        prepare(job.load(), job.prepared)
+        job = Job(recipe, tuple(overrides), Path(folder) / "long", steps)
+        # Two whose threads spin are up to ten times slower.
+        shorter = replace(job, prepared=Path(folder) / "short", steps=steps // 4)
+        for chosen in (job, shorter):
+            prepare(chosen.load(), chosen.prepared)
         contenders = {
             "two at once": partial(train_at_once, job, 2),
             "one alone": partial(train_at_once, job, 1),

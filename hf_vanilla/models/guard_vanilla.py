@@ -73,8 +73,9 @@ def has_enough_continuations(model: Any, settings: dict[str, Any]) -> bool:
 def suits_device(model: Any, settings: dict[str, Any]) -> bool:
     """On accelerators transformers' greedy search is better: it can start a step before the last one has ended."""
     is_sharded = model.tp_size or is_deepspeed_zero3_enabled()
-    is_autocast = torch.is_autocast_enabled(model.device.type)
-    return (model.device.type == "cpu" or settings.get("num_beams", 1) > 1) and not is_sharded and not is_autocast
+    device = model.device.type
+    is_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return (device == "cpu" or settings.get("num_beams", 1) > 1) and not is_sharded and not is_autocast
 
 
 def is_exactly_ours(model: Any) -> bool:

@@ -143,7 +143,7 @@ REFUSED_MODEL: Mapping[str, str] = {
 
 REFUSED_GENERATION: Mapping[str, str] = {
     **dict.fromkeys(("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"), _TOKENIZER),
-    **dict.fromkeys(("transformers_version", "_from_model_config"), "is written by transformers itself"),
+    "transformers_version": "is written by transformers itself",
 }
 
 ONLY_GENERATION: Mapping[str, tuple[tuple[Any, ...], str]] = {

@@ -220,7 +220,7 @@ def test_one_training_and_two_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
         return {"trainings": number, "steps": job.steps}
 
     monkeypatch.setattr(rounds, "in_a_fresh_process", measure)
-    rows = measured("beside", str(QUICKSTART), *SMALL, "--steps", "80")
+    rows = beside.compare_beside(QUICKSTART, SMALL, steps=80, rounds=1)
     found = {(row["contender"], row["figure"]): row["median"] for row in rows}
     assert found["two at once", "trainings"] == found["two at once, threads always spin", "trainings"] == 2
     assert found["one alone", "trainings"] == found["one alone, threads always spin", "trainings"] == 1

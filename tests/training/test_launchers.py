@@ -112,8 +112,19 @@ def test_two_machines_take_the_steps_of_one(alone: Path, tmp_path: Path) -> None
     assert_same_training(tmp_path / "run", alone)
 
 
-def test_a_sharded_model_takes_the_steps_of_one_and_goes_on(alone: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+CALLED_HEAD = """
+import sys
+from hf_vanilla.models import modeling_vanilla
+from hf_vanilla_cli import main
+modeling_vanilla.is_plain_linear = lambda head: False
+main(["train", *sys.argv[1:]])
+"""
+
+
+def test_a_sharded_model_takes_the_steps_of_one_and_goes_on(tmp_path: Path) -> None:
+    """FSDP2 puts hooks on the output projection, which is then called: so it is in the process to compare with."""
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    finish(start([sys.executable, "-c", CALLED_HEAD, *training(alone)[1:]]))
     launcher = [*on("fsdp2.yaml"), *training(run, script_here("train_sharded.py"), **ONE_EACH)]
     assert finish(start(launcher)).count("weights are split into {2.0}") == 2
     assert_same_training(run, alone)

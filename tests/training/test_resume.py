@@ -25,7 +25,7 @@ from transformers import (
 from trial_kills import command, what_was_learnt
 
 from hf_vanilla.data.corpus import read_pairs
-from hf_vanilla.models import generation_vanilla
+from hf_vanilla.models import guard_vanilla
 from hf_vanilla.training.preparation import checksum_of_tokenizer
 from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import train
@@ -212,13 +212,13 @@ def test_validations_take_our_own_search_and_the_weights_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[bool] = []
-    usual = generation_vanilla.greedy_search
+    usual = guard_vanilla.greedy_search
 
     def recorded(*arguments: Any) -> Tensor:
         searched.append(torch.is_autocast_enabled("cpu"))
         return usual(*arguments)
 
-    monkeypatch.setattr(generation_vanilla, "greedy_search", recorded)
+    monkeypatch.setattr(guard_vanilla, "greedy_search", recorded)
     recipe = small_recipe(training__eval_strategy="steps", training__eval_steps=STEPS, training__bf16="true")
     train(recipe, tmp_path, greedy_translations, lambda *_: {})
     assert set(searched) == {False}
