@@ -23,8 +23,8 @@ def compare_beside(recipe: Path, overrides: Sequence[str], steps: int, rounds: i
     """Target tokens per second of one training and of two together, with threads that give way and that do not."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(recipe, tuple(overrides), Path(folder) / "long", steps)
-        # Two whose threads spin are up to ten times slower.
-        shorter = replace(job, prepared=Path(folder) / "short", steps=steps // 4)
+        # Two whose threads spin are up to a hundred times slower.
+        shorter = replace(job, prepared=Path(folder) / "short", steps=max(20, steps // 20))
         for chosen in (job, shorter):
             prepare(chosen.load(), chosen.prepared)
         contenders = {

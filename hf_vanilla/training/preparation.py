@@ -139,7 +139,7 @@ def look_at_sources(recipe: Recipe, run: Path, before: Record | None) -> Record:
             raise
         refuse_another_recipe(
             recipe, run / RECIPE
-        )  # the text cannot be compared: then at least its files have the same names
+        )  # the text cannot be compared, so its files must have the same names
         say(f"{error}; going on with the pairs that were encoded before")
         return Record(known.sources, known.checksums)
     return Record(sources, checksums.used)

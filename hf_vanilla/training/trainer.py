@@ -114,9 +114,7 @@ class VanillaTrainer(Seq2SeqTrainer):
             output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
             scores = self.validate(self.model)
         losses, labels = (sum(part) for part in zip(*gather_object(self.losses_and_labels), strict=True))
-        output.metrics[f"{metric_key_prefix}_loss"] = (
-            losses / labels
-        )  # Trainer takes the mean over batches, here it is over tokens
+        output.metrics[f"{metric_key_prefix}_loss"] = losses / labels  # Trainer's is a mean over batches
         output.metrics.update({f"{metric_key_prefix}_{name}": score for name, score in scores.items()})
         self.last_log += time.perf_counter() - started  # not counted in the training's tokens per second
         return output

@@ -36,6 +36,8 @@ found = []
 for directory in directories:
     model = AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules."), type(model)
+    guard = sys.modules[type(model).__module__.replace("modeling_vanilla", "guard_vanilla")]
+    assert guard.is_exactly_ours(model)  # so that the fast search is taken here, too
     model.save_pretrained(directory + "-again")
     texts = [model.generate(**source, max_new_tokens=9, **search).tolist() for search in searches]
     found.append({"logits": model(**inputs).logits.tolist(), "texts": texts})
