@@ -84,7 +84,7 @@ def is_exactly_ours(model: Any) -> bool:
         parts = list(parts_not_called(model))
     except AttributeError:
         return False  # another module stands in the place of one of ours
-    called = model.get_input_embeddings(), model.get_output_embeddings(), *model.model.decoder.modules()
+    called = (model.get_input_embeddings(), model.get_output_embeddings(), *model.model.decoder.modules())
     return (
         model.config._attn_implementation in SERVED_ATTENTION
         and all(is_dropout(kind) or is_ours(kind) for kind in set(map(type, parts)))
@@ -104,12 +104,16 @@ def parts_not_called(model: Any) -> Iterator[nn.Module]:
 
 def has_replaced_methods(part: nn.Module) -> bool:
     kind: Any = type(part)
-    own = vars(part)
-    return any(own[name] != MethodType(getattr(kind, name), part) for name in methods_of(kind) & own.keys())
+    own, methods = vars(part), methods_of(kind)
+    if methods.isdisjoint(own):
+        return False
+    return any(own[name] != MethodType(getattr(kind, name), part) for name in methods & own.keys())
 
 
 def is_hooked(module: nn.Module) -> bool:
     """The hooks that transformers leaves behind after recording outputs do nothing until it records again."""
+    if not module._forward_pre_hooks and not module._forward_hooks:
+        return False
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
     return any(getattr(hook, "__module__", None) != capture_outputs.__module__ for hook in hooks)
 
