@@ -206,8 +206,8 @@ def test_ranks_that_fail_do_not_keep_the_training_from_its_end(
     ends = said.count("2 ranks, ")  # of both ranks; twice, if a busy machine let the signal come after the training
     assert ends in (2, 4)
     assert said.count("2 ranks, 1 sets of weights") == ends
-    for process, (number, _, _) in zip(failing, failures, strict=True):  # the launcher saw it fail
-        assert f"(pid: {process})" in said or (number == signal.SIGSTOP and "Timed out" in said)
+    # New ranks were started after the last failure, too. Which of the old ones the launcher blames is a matter of luck.
+    assert all(int(run.with_name(f"rank-{rank}").read_text()) not in failing for rank in (0, 1))
     for checkpoint in checkpoints_of(run):
         verify(checkpoint)
     assert curve(run) == curve(unbroken)
