@@ -73,7 +73,7 @@ class VanillaGenerationMixin(GenerationMixin):
             try:
                 return super().generate(inputs, config, **kwargs, **our_search_arguments(self, inputs, kwargs, limits))
             except MoreIsAskedForError:
-                pass
+                pass  # then transformers' own search
         if limits is not None:
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), MaxLengthBeyondSource(limits)])
         return super().generate(inputs, config, logits_processor, stopping_criteria, *arguments, **kwargs)

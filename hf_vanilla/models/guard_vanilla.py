@@ -67,7 +67,7 @@ def has_enough_continuations(model: Any, settings: dict[str, Any]) -> bool:
     """Of the start token alone: beam search wants this many candidates at each step, also at the first."""
     eos = settings["eos_token_id"]
     number = len(eos) if isinstance(eos, list) else 1
-    return model.config.vocab_size >= (1 + number) * settings.get("num_beams", 1)
+    return model.config.vocab_size >= (1 + number) * (settings.get("num_beams") or 1)
 
 
 def suits_device(model: Any, settings: dict[str, Any]) -> bool:
@@ -75,7 +75,7 @@ def suits_device(model: Any, settings: dict[str, Any]) -> bool:
     is_sharded = model.tp_size or is_deepspeed_zero3_enabled()
     device = model.device.type
     is_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return (device == "cpu" or settings.get("num_beams", 1) > 1) and not is_sharded and not is_autocast
+    return (device == "cpu" or (settings.get("num_beams") or 1) > 1) and not is_sharded and not is_autocast
 
 
 def is_exactly_ours(model: Any) -> bool:
