@@ -239,7 +239,7 @@ def test_no_absolute_path_that_nobody_wrote_gets_into_the_recipe_of_a_run(texts:
     (texts / "recipe.yaml").write_text(RECIPE)
     prepare(load_recipe(texts / "recipe.yaml"), tmp_path / "run")
     assert str(tmp_path) not in (tmp_path / "run" / "recipe.yaml").read_text()
-    assert json.loads((tmp_path / "run" / "prepared.json").read_text())["folder"] == str(texts)
+    assert json.loads((tmp_path / "run" / "prepared.json").read_text())["places"] == {"": str(texts)}
 
 
 @pytest.mark.parametrize(

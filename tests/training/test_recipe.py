@@ -14,6 +14,7 @@ from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.corpus import HubDataset, ParallelText, Symbols, Table
 from hf_vanilla.data.held_out import split
 from hf_vanilla.training.data_section import EXAMPLES
+from hf_vanilla.training.places import located
 from hf_vanilla.training.preparation import prepare
 from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import training_arguments
@@ -115,7 +116,7 @@ def test_names_of_files_start_at_the_recipe_wherever_one_is(
         monkeypatch.chdir(tmp_path)
         recipe = load_recipe(Path("minimal.yaml"), overrides)
         monkeypatch.chdir("/")
-        assert load_recipe(minimal, overrides) == recipe
+        assert load_recipe(minimal, overrides).data == recipe.data
         assert recipe.folder == tmp_path
         assert recipe.data.train == (ParallelText(folder / "a.en", folder / "a.de"),)
     minimal.write_text(minimal.read_text().replace("data:\n", "data:\n  folder: texts\n"))
@@ -125,25 +126,26 @@ def test_names_of_files_start_at_the_recipe_wherever_one_is(
     assert recipe.data.test == (HubDataset(str(tmp_path / "texts" / "set"), ("en",), "de"),)
 
 
-def test_a_folder_on_the_command_line_starts_at_the_current_directory(
+def test_paths_on_the_command_line_start_at_the_current_directory_and_stay_as_they_were_typed(
     minimal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is written down as it would be in the recipe, without the absolute path that nobody gave."""
-    (tmp_path / "work" / "run").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "work" / "run")
-    overrides = ["data.folder=texts", "model.from=run", "tokenizer={}"]
-    minimal.write_text(minimal.read_text().replace("  kind: bpe\n  vocab_size: 500\n", "  dropout: 0.1\n"))
-    for place in (minimal, tmp_path / "link" / "linked.yaml"):  # ".." of a link is not where the link is
-        place.write_text(minimal.read_text())
-        monkeypatch.chdir(tmp_path / "work")
-        recipe = load_recipe(place, overrides[:2])
-        assert recipe.data.train[0].files[0] == place.parent.resolve() / recipe.keys["data.folder"] / "a.en"
-        assert recipe.data.train[0].files[0].resolve() == tmp_path / "work" / "texts" / "a.en"
-        assert Path(recipe.model_from).resolve() == tmp_path / "work" / "run"
-        assert str(tmp_path) not in recipe.text
-        monkeypatch.chdir("/")
-        (place.parent / "again.yaml").write_text(recipe.text)
-        assert load_recipe(place.parent / "again.yaml") == recipe
+    (tmp_path / "work" / "one").mkdir(parents=True)
+    minimal.write_text(yaml.safe_dump(MINIMAL | {"tokenizer": {}, "model": {}}))
+    monkeypatch.chdir(tmp_path / "work")
+    recipe = load_recipe(minimal, ["data.folder=../texts", "model.from=one"])
+    assert recipe.data.train[0].files == (tmp_path / "texts" / "a.en", tmp_path / "texts" / "a.de")
+    assert recipe.model_from == str(tmp_path / "work" / "one")
+    assert (recipe.keys["data.folder"], recipe.keys["model.from"]) == ("../texts", "one")
+    assert load_recipe(minimal, ["tokenizer.from=one"]).tokenizer.from_ == str(tmp_path / "work" / "one")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text(recipe.text)
+    (run / "prepared.json").write_text(json.dumps({"places": recipe.places.as_json()}))
+    monkeypatch.chdir("/")
+    assert load_recipe(run / "recipe.yaml") == recipe
+    moved = load_recipe(run / "recipe.yaml", ["data.folder=texts"])
+    assert moved.data.train[0].files == (Path("/texts/a.en"), Path("/texts/a.de"))
+    assert moved.model_from == recipe.model_from
 
 
 def test_names_in_a_run_start_where_they_did_when_it_began(
@@ -152,7 +154,7 @@ def test_names_in_a_run_start_where_they_did_when_it_began(
     run = tmp_path / "runs" / "one"
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_text(minimal.read_text())
-    (run / "prepared.json").write_text(json.dumps({"folder": str(tmp_path / "begun")}))
+    (run / "prepared.json").write_text(json.dumps({"places": {"": str(tmp_path / "begun")}}))
     assert load_recipe(run / "recipe.yaml").data.train[0].files[0] == tmp_path / "begun" / "a.en"
     (run / "prepared.json").write_text("{}")  # of a version that started at the current directory
     monkeypatch.chdir(tmp_path)
@@ -198,7 +200,7 @@ def test_what_a_training_starts_from_is_a_directory_or_on_the_hub(minimal: Path,
     assert start("runs/two") == "runs/two"
     assert start("our-model_1.0") == "our-model_1.0"
     for path in ("runs/one/checkpoint-5", "./two", "../two", "/two"):  # what no model on the Hub can be called
-        assert start(path) == str(tmp_path / path)
+        assert start(path) == str((tmp_path / path).resolve())
     assert start(None) is None
 
 
@@ -512,3 +514,15 @@ def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path)
             messages.append(str(error))
     assert 5_000 < len(messages) < 9_900
     assert max(len(message.splitlines()) for message in messages) <= 7  # kinds of corpora, a line each
+
+
+def test_a_path_is_the_one_that_the_system_would_open(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    (tmp_path / "a" / "blob").write_text("x\ty\n")
+    (tmp_path / "a" / "pairs.tsv").symlink_to("blob")
+    assert located("../pairs.tsv", tmp_path / "link", "data.train") == tmp_path / "a" / "pairs.tsv"
+    assert located("..", tmp_path / "link", "data.folder") == tmp_path / "a"
+    assert located("link/pairs.tsv", tmp_path, "data.train") == tmp_path / "link" / "pairs.tsv"
+    with pytest.raises(RecipeError, match=r"data\.folder: '~nobody-of-this-name': Could not determine home"):
+        located("~nobody-of-this-name", tmp_path, "data.folder")
