@@ -94,12 +94,14 @@ def test_csv_has_any_separator_of_one_character_and_its_empty_lines_are_no_rows(
 
 
 def test_a_cell_of_csv_that_is_far_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = csv.field_size_limit()  # of all readers in the process
     monkeypatch.setattr(corpus_module, "MAX_CSV_CELL", 1000)
     write(tmp_path, "a.csv", b'a,b\nc,"' + b"many\n" * 1000)
     with pytest.raises(
         InvalidDataError, match=r"a\.csv:2: is not a row of CSV, or begins one that does not end: field l"
     ):
         list(Table(tmp_path / "a.csv", (0,), 1))
+    csv.field_size_limit(limit)
 
 
 def test_a_separator_makes_any_file_a_table(tmp_path: Path) -> None:
