@@ -4,7 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .errors import InvalidDataError
 from .subword_dropout import hashed
+
+MAX_REPEATS = 1000
+"""How often a pair may be in one epoch. A weight that asks for more is a mistake, and its epochs might not end."""
 
 
 class Mixture:
@@ -23,8 +27,14 @@ class Mixture:
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int):
         self.sizes = np.array(sizes)
-        shares = np.array(weights) / sum(weights)
-        self.wanted = np.rint(shares * (self.sizes / shares).max()).astype(np.int64)
+        repeats = (self.sizes / weights).max() * np.array(weights) / self.sizes
+        if repeats.max() > MAX_REPEATS:
+            most = int(repeats.argmax())
+            raise InvalidDataError(
+                f"data.train[{most}].weight: {weights[most]:g} would have each of its {sizes[most]:,} pairs "
+                f"{repeats[most]:,.0f} times in an epoch, and the limit is {MAX_REPEATS:,}: lower it, or raise others"
+            )
+        self.wanted = np.rint(repeats * self.sizes).astype(np.int64)
         ends = self.sizes.cumsum()
         parts = [np.arange(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
         self.order = np.concatenate([part[np.argsort(hashed(seed, part), kind="stable")] for part in parts])

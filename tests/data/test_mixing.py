@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla.data.batching import TokenBudgetBatches
+from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.mixing import Mixture
 
-corpora = st.lists(st.tuples(st.integers(1, 300), st.floats(0.05, 50)), min_size=2, max_size=4)
+corpora = st.lists(st.tuples(st.integers(10, 300), st.floats(0.5, 10)), min_size=2, max_size=4)
 
 
 def rows(mixture: Mixture, epoch: int) -> np.ndarray:
@@ -73,3 +74,11 @@ def test_the_shares_are_the_same_on_several_processes(processes: int) -> None:
         places = [index for shard in shards for batch in shard for _, index in batch]
         assert sorted(places) == list(range(800))
         assert (mixture.rows(epoch, np.array(places)) < 40).sum() == 600
+
+
+def test_a_weight_that_repeats_pairs_without_end_is_refused() -> None:
+    assert len(Mixture([10, 1000], [10, 1], seed=1)) == 11_000
+    with pytest.raises(
+        InvalidDataError, match=r"data.train\[0\].weight: 100 would .* its 10 pairs 10,000 times .* 1,000"
+    ):
+        Mixture([10, 1000], [100, 1], seed=1)

@@ -12,6 +12,7 @@ import pytest
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import Columns, Encoder
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.training.check import check
@@ -144,7 +145,9 @@ def test_the_check_says_what_each_corpus_contributes(recipe: Recipe, tmp_path: P
         "75.0% of an epoch from data.train[0] (60 pairs, each 1.5 times, after '<form>'); "
         "25.0% of an epoch from data.train[1] (20 pairs, after 'lemma of ')"
     )
-    assert "mixture" not in check(recipe_in(tmp_path, TEXT + RECIPE[RECIPE.index("tokenizer:") :]), tmp_path / "run").facts
+    assert (
+        "mixture" not in check(recipe_in(tmp_path, TEXT + RECIPE[RECIPE.index("tokenizer:") :]), tmp_path / "run").facts
+    )
 
 
 def test_sources_of_different_prefixes_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +161,16 @@ def test_sources_of_different_prefixes_keep_their_order(monkeypatch: pytest.Monk
     translator = Translator.__new__(Translator)
     assert translate_each(translator, [["a"], ["b"], ["c"]], ["<2>", "", "<2>"]) == ["<2>a", "b", "<2>c"]
     assert calls == ["<2>", ""]
+
+
+def test_a_run_with_a_hybrid_tokenizer_still_translates(tmp_path: Path) -> None:
+    for file in (Path(__file__).parents[1] / "data" / "hybrid").iterdir():
+        shutil.copy(file, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **sizes))
+    model.save_pretrained(tmp_path)
+    phoneme = tokenizer.convert_tokens_to_ids(" EY")
+    others = [number for number in range(len(tokenizer)) if number != phoneme]
+    options = {"max_length": 4, "num_beams": 1, "suppress_tokens": others}
+    assert Translator.from_pretrained(tmp_path).translate([("BATE",), ("TÜ",)], **options) == ["EY EY EY", "EY EY EY"]
