@@ -37,7 +37,7 @@ RESERVED = frozenset([*SPECIAL_TOKENS.values(), *BYTES])
 TAG = re.compile(r"<[^<>\s]+>")
 """A prefix like this is one token. Any other prefix is text."""
 MARK = " "
-"""In front of a token that is looked up, where merges or words could make the same: they never have a space."""
+"""Begins the names of looked-up tokens among byte pairs and words, because none of these has a space in its name."""
 
 Piece = str | list[int]
 """A part of a text: text that the tokenizer cuts into tokens, or the ids of a symbol, a tag or a special token."""
@@ -144,10 +144,8 @@ def content_of_token(looked_up: str, model: models.Model) -> str:
         case models.WordLevel():
             return MARK + looked_up
         case models.BPE() if not model.byte_fallback:  # byte-level: a character for each byte
-            ((characters, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(
-                looked_up
-            )
-            return MARK + characters
+            byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            return MARK + "".join(characters for characters, _ in byte_level.pre_tokenize_str(looked_up))
         case _:  # characters, which are never merged
             return looked_up
 
