@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import datasets
 import numpy as np
@@ -18,10 +18,9 @@ from transformers import PreTrainedTokenizerFast
 from .batching import Key
 from .corpus import Pair
 from .errors import InvalidDataError
+from .mixing import Mixture
 from .subword_dropout import SubwordDropout, Words, hashed
 from .tokenizer import Encoder
-
-Item = TypeVar("Item")
 
 SCHEMA = pa.schema(
     {
@@ -29,8 +28,12 @@ SCHEMA = pa.schema(
         "target": pa.string(),
         "source_ids": pa.list_(pa.int32()),
         "target_ids": pa.list_(pa.int32()),
+        "prefix": pa.string(),
+        "corpus": pa.int32(),
     }
 )
+"""Files that earlier versions wrote have no prefixes and no numbers of corpora."""
+
 WORD_COLUMNS = ("source_words", "target_words")  # only where there is BPE-dropout
 
 
@@ -58,15 +61,16 @@ class LengthLimits:
     target: int
 
 
-def encode_corpus(
-    pairs: Iterable[Pair],
+def encode_corpora(
+    corpora: Iterable[Iterable[Pair]],
     tokenizer: PreTrainedTokenizerFast,
     limits: LengthLimits,
     file: Path,
     subword_dropout: float = 0.0,
 ) -> tuple[datasets.Dataset, Skipped]:
     """
-    Write the pairs and their ids to `file`, and open it memory-mapped. Empty and too long pairs are left out.
+    Write the pairs of all corpora and their ids to `file`, and open it memory-mapped. Empty and too long pairs are left
+    out.
 
     Where `subword_dropout` is more than 0, texts are also written as numbers of words, and the ways to segment these
     words into a second file: see `SubwordDropout`.
@@ -79,16 +83,22 @@ def encode_corpus(
     unfinished = file.with_name(f"{file.name}.partial")
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for some in _in_groups_of(1000, _not_empty(pairs, skipped)):
-            ids = zip(encoder.sources([p.source for p in some]), encoder.targets([p.target for p in some]), strict=True)
+        for number, some in _in_groups(corpora, 1000, skipped):
+            ids = zip(
+                encoder.sources([pair.source for pair in some], [pair.prefix for pair in some]),
+                encoder.targets([pair.target for pair in some]),
+                strict=True,
+            )
             rows: list[dict[str, Any]] = [
                 {"source": pair.source, "target": pair.target, "source_ids": source, "target_ids": target}
+                | {"prefix": pair.prefix, "corpus": number}
                 for pair, (source, target) in zip(some, ids, strict=True)
                 if _is_short(pair, len(source), len(target), limits, skipped)
             ]
             if words:
                 for row in rows:
-                    row |= {"source_words": words.of(row["source"]), "target_words": words.of([row["target"]])}
+                    row["source_words"] = words.of(encoder.source_pieces(row["source"], row["prefix"]))
+                    row["target_words"] = words.of(encoder.target_pieces(row["target"]))
             if rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
             written += len(rows)
@@ -124,17 +134,56 @@ def lengths_of(dataset: datasets.Dataset) -> np.ndarray:
     return np.stack([np.concatenate([np.diff(chunk.offsets) for chunk in column.chunks]) for column in columns], 1)
 
 
-class TrainingPairs(Dataset[dict[str, list[int]]]):
-    """Encoded pairs by (epoch, index), segmented anew in each epoch if there is BPE-dropout."""
+def prefixes_of(dataset: datasets.Dataset) -> list[str]:
+    """The prefix of every pair: none in files that earlier versions wrote."""
+    return dataset["prefix"][:] if "prefix" in dataset.column_names else [""] * len(dataset)
 
-    def __init__(self, dataset: datasets.Dataset, dropout: SubwordDropout | None = None, seed: int = 0):
+
+def sizes_of(dataset: datasets.Dataset, corpora: int) -> np.ndarray:
+    """How many pairs there are of each corpus."""
+    sizes = np.zeros(corpora, np.int64)
+    for chunk in dataset.data.column("corpus").chunks:
+        sizes += np.bincount(chunk, minlength=corpora)
+    return sizes
+
+
+def mixture_of(dataset: datasets.Dataset, weights: Sequence[float | None], seed: int = 0) -> Mixture | None:
+    """What an epoch consists of, if the corpora have weights. (With one corpus, a weight changes nothing.)"""
+    given = [weight for weight in weights if weight is not None]
+    if len(given) < 2:
+        return None
+    sizes = sizes_of(dataset, len(weights))
+    for number, size in enumerate(sizes):
+        if not size:
+            raise InvalidDataError(
+                f"data.train[{number}]: none of its pairs can be used, as they are empty or too long, so it cannot "
+                f"have its share (weight: {weights[number]:g}); correct it, or take it out"
+            )
+    return Mixture(sizes.tolist(), given, seed)
+
+
+class TrainingPairs(Dataset[dict[str, list[int]]]):
+    """
+    Encoded pairs by epoch and index, segmented anew in each epoch if there is BPE-dropout.
+
+    With a `mixture` the index is a place in the epoch, where the same pair may have several.
+    """
+
+    def __init__(
+        self,
+        dataset: datasets.Dataset,
+        dropout: SubwordDropout | None = None,
+        seed: int = 0,
+        mixture: Mixture | None = None,
+    ):
         columns = WORD_COLUMNS if dropout else ("source_ids", "target_ids")
         self.dataset = dataset.select_columns(columns).with_format("arrow" if dropout else None)
         self.dropout = dropout
         self.seed = seed
+        self.mixture = mixture
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self.dataset) if self.mixture is None else len(self.mixture)
 
     def __getitem__(self, key: Key) -> dict[str, list[int]]:
         (example,) = self.__getitems__([key])
@@ -143,7 +192,7 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
     def __getitems__(self, keys: Sequence[Key]) -> list[dict[str, list[int]]]:
         """A whole batch. PyTorch's DataLoader calls this if it is there; it is much faster than row by row."""
         epochs, indices = np.array(keys).T
-        rows = self.dataset[indices]
+        rows = self.dataset[self._rows(epochs, indices)]
         if self.dropout:
             sides = [
                 self.dropout(rows[name].combine_chunks(), self._seeds(epochs, indices, side))
@@ -155,18 +204,27 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
-        """(N, 2): source and target length of every pair; with BPE-dropout a function from the epoch to these."""
-        return lengths_of(self.dataset) if self.dropout is None else partial(self._lengths_in, self.dropout)
+        """(N, 2): source and target length of every pair; or a function from the epoch to these, if they change."""
+        if self.dropout:
+            return partial(self._lengths_with_dropout, self.dropout)
+        lengths = lengths_of(self.dataset)
+        return lengths if self.mixture is None else lambda epoch: lengths[self._rows(epoch, np.arange(len(self)))]
 
-    def _lengths_in(self, dropout: SubwordDropout, epoch: int) -> np.ndarray:
-        lengths = np.empty((len(self), 2), np.int32)
+    def _lengths_with_dropout(self, dropout: SubwordDropout, epoch: int) -> np.ndarray:
+        rows = self._rows(epoch, np.arange(len(self)))
+        indices = np.argsort(rows, kind="stable")  # so that the file is read from its beginning to its end
+        in_order, lengths = rows[indices], np.empty((len(self), 2), np.int32)
         for side, name in enumerate(WORD_COLUMNS):
             start = 0
             for texts in self.dataset.data.column(name).chunks:
-                indices = np.arange(start, start + len(texts))
-                lengths[indices, side] = dropout.lengths(texts, self._seeds(epoch, indices, side))
+                first, last = in_order.searchsorted([start, start + len(texts)])
+                there = indices[first:last]
+                lengths[there, side] = dropout.lengths(texts.take(rows[there] - start), self._seeds(epoch, there, side))
                 start += len(texts)
         return lengths
+
+    def _rows(self, epochs: np.ndarray | int, indices: np.ndarray) -> np.ndarray:
+        return indices if self.mixture is None else self.mixture.rows(epochs, indices)
 
     def _seeds(self, epochs: np.ndarray | int, indices: np.ndarray, side: int) -> np.ndarray:
         return hashed(self.seed, epochs, indices, side)
@@ -217,7 +275,9 @@ def _is_short(pair: Pair, source_length: int, target_length: int, limits: Length
     return False
 
 
-def _in_groups_of(size: int, items: Iterable[Item]) -> Iterator[list[Item]]:
-    remaining = iter(items)
-    while some := list(islice(remaining, size)):
-        yield some
+def _in_groups(corpora: Iterable[Iterable[Pair]], size: int, skipped: Skipped) -> Iterator[tuple[int, list[Pair]]]:
+    """Up to `size` pairs at a time that are not empty, with the number of their corpus."""
+    for number, pairs in enumerate(corpora):
+        remaining = _not_empty(pairs, skipped)
+        while some := list(islice(remaining, size)):
+            yield number, some
