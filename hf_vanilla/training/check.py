@@ -31,6 +31,7 @@ from .arguments import arguments_here
 from .cpu import make_fast_on_cpu
 from .machine import refuse_unsupported_systems
 from .options import WITHOUT_WARM_UP
+from .origin import completed
 from .preparation import Prepared, prepare
 from .recipe import Recipe
 from .run import new_model
@@ -132,6 +133,7 @@ def check(recipe: Recipe, run: Path) -> Report:
     """Prepare the data in a temporary folder, build the model, and take a few steps. `run` stays as it is."""
     refuse_foreign(run)
     refuse_unsupported_systems()
+    recipe = completed(recipe, run)
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         arguments = arguments_here(recipe, Path(folder))
@@ -154,7 +156,7 @@ def check(recipe: Recipe, run: Path) -> Report:
 
 
 def _plan(recipe: Recipe, arguments: Seq2SeqTrainingArguments, prepared: Prepared) -> Plan:
-    model = new_model(recipe, prepared.tokenizer)
+    model = new_model(recipe, prepared.tokenizer, prepared.origin)
     if arguments.use_cpu:
         make_fast_on_cpu(model)
     unseen = {"validation": lengths_of(prepared.validation)}

@@ -190,7 +190,7 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]], folder: Path) -> Recipe:
     _check_numbers(data, tokenizer, training)
     model = _model(sections["model"], model_from is None)
     if model_from is None:
-        _check_positions(data, model)
+        check_positions(data, model)
     return Recipe(
         data=data,
         tokenizer=tokenizer,
@@ -296,7 +296,7 @@ def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: Tra
         )
 
 
-def _check_positions(data: DataSection, model: dict[str, Any]) -> None:
+def check_positions(data: DataSection, model: dict[str, Any]) -> None:
     config = VanillaConfig(**model)
     for name in ("max_source_length", "max_target_length"):
         length = getattr(data, name)
