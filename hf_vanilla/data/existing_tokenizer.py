@@ -8,23 +8,24 @@ and no code that came with it is run.
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..run_directory import TOKENIZER
 from .errors import InvalidDataError
 from .subword_dropout import Words
-from .tokenizer import SPECIAL_TOKENS
+from .tokenizer import RESERVED, SPECIAL_TOKENS, TAG, Columns, Encoder, content_of_token
 
 SETTINGS = "tokenizer_config.json"
 OLDER_SETTINGS = "special_tokens_map.json"  # where older versions of transformers wrote the special tokens
 FILES = (TOKENIZER, SETTINGS, OLDER_SETTINGS)
-COLUMNS = "columns"  # in the settings of our own tokenizers: which columns hold symbols
+COLUMNS, PREFIXES = "columns", "prefixes"  # in the settings of our own tokenizers
 
 # A file can be crafted so that the Rust library panics or crashes: that must not end the training, so a process of its
 # own loads the file first.
@@ -59,14 +60,84 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if backend.normalizer is None:
         backend.normalizer = normalizers.Sequence([])  # the same, and BPE-dropout can call it
     names = SPECIAL_TOKENS | _special_tokens(folder, settings)
-    columns = {COLUMNS: settings[COLUMNS]} if isinstance(settings.get(COLUMNS), dict) else {}
-    # Special tokens that are written out in a text are split like any other text.
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **names, **columns)
+    _split_when_written_out(backend, set(names.values()))
+    tokenizer = _assembled(backend, names, {key: settings[key] for key in (COLUMNS, PREFIXES) if key in settings})
+    try:
+        Encoder(tokenizer)
+    except (KeyError, TypeError):
+        raise InvalidDataError(f"{folder / SETTINGS}: {COLUMNS}: {settings[COLUMNS]!r:.80} says no columns") from None
+    return tokenizer
+
+
+def with_tokens(
+    tokenizer: PreTrainedTokenizerFast, columns: Columns, symbols: Sequence[str], prefixes: Sequence[str]
+) -> PreTrainedTokenizerFast:
+    """
+    The same tokenizer with one more token for each symbol, and each prefix that is a tag, that it does not have.
+
+    The ids of its tokens stay as they are.
+
+    Args:
+        columns: What the columns of the data are.
+        symbols: As `symbols_in` finds them.
+    """
+    before = Columns.of(tokenizer) or Columns()
+    if columns.target != before.target:
+        raise InvalidDataError(
+            f"the targets of the data are {_kind(columns.target)}, and those of the tokenizer {_kind(before.target)}, "
+            "which it could not decode: change data.train, or train a tokenizer (without `from`)"
+        )
+    tags = [prefix for prefix in prefixes if TAG.fullmatch(prefix)]
+    for tag in {*tokenizer.all_special_tokens, *RESERVED} & {*tags}:
+        raise InvalidDataError(f"prefix {tag!r}: there is a special token of this name; choose another tag")
+    backend = tokenizer.backend_tokenizer
+    contents = [content_of_token(text, backend.model) for text in [*tags, *symbols] if text not in RESERVED]
+    backend = _extended(backend, [content for content in contents if backend.token_to_id(content) is None])
+    known = tokenizer.init_kwargs.get(PREFIXES, [])
+    saved = {COLUMNS: asdict(columns), PREFIXES: list(dict.fromkeys([*known, *prefixes]))}
+    return _assembled(backend, {key: getattr(tokenizer, key) for key in SPECIAL_TOKENS}, saved)
+
+
+def _split_when_written_out(backend: Tokenizer, tokens: Iterable[str]) -> None:
+    """
+    Have special tokens that a text contains taken for text.
+
+    The library can leave them alone, but some models have them among the pieces that text consists of, as Unigram
+    models do: a space then makes two pieces of them.
+    """
+    backend.encode_special_tokens = True
+    for token in sorted(tokens):
+        if backend.token_to_id(token) in backend.encode(token, add_special_tokens=False).ids:
+            split = normalizers.Replace(token, f"{token[0]} {token[1:]}")
+            backend.normalizer = normalizers.Sequence([backend.normalizer, split])
+
+
+def _assembled(backend: Tokenizer, names: dict[str, str], saved: dict[str, Any]) -> PreTrainedTokenizerFast:
+    """Special tokens that are written out in a text are split like any other text, and every text ends in <eos>."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **names, **saved)
     eos = tokenizer.eos_token
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", special_tokens=[(eos, tokenizer.eos_token_id)]
     )
     return tokenizer
+
+
+def _kind(separator: str | None) -> str:
+    return "text" if separator is None else f"symbols (as: words, separator: {separator!r})"
+
+
+def _extended(backend: Tokenizer, contents: Sequence[str]) -> Tokenizer:
+    """More tokens that no text becomes: as our own tokenizers have them, or else as special tokens."""
+    state = json.loads(backend.to_str())
+    vocab = state["model"]["vocab"]
+    is_whole = isinstance(backend.model, models.BPE | models.WordLevel) and len(vocab) == backend.get_vocab_size()
+    if is_whole:
+        for content in contents:
+            vocab.setdefault(content, len(vocab))
+        return Tokenizer.from_str(json.dumps(state))
+    backend = Tokenizer.from_str(json.dumps(state))
+    backend.add_special_tokens([AddedToken(content, normalized=False, special=True) for content in contents])
+    return backend
 
 
 def number_of_tokens(folder: Path) -> int:

@@ -240,7 +240,7 @@ def _refuse_other_functions(recipe: Recipe, config: VanillaConfig) -> None:
 
 def _keeps_the_function(key: str, value: Any, config: VanillaConfig) -> bool:
     if key == POSITIONS and config.position_embedding_type == "learned":
-        return bool(value >= config.max_position_embeddings)  # type: ignore[operator]
+        return bool(value >= config.max_position_embeddings)
     return key in MAY_DIFFER or value == getattr(config, key, None)
 
 
