@@ -312,7 +312,8 @@ def _expected_shapes(config: VanillaConfig) -> tuple[dict[str, tuple[int, ...]],
     try:
         with torch.device("meta"):
             model = VanillaForConditionalGeneration(config)
-    except RuntimeError as error:
-        raise RecipeError(f"model.from: {CONFIG}: no such model can be built: {error}") from None
+    except (RuntimeError, TypeError, OverflowError) as error:  # numbers that PyTorch cannot have
+        reason = str(error).splitlines()[0]
+        raise RecipeError(f"model.from: {CONFIG}: no such model can be built: {reason:.200}") from None
     weights: Mapping[str, Tensor] = model.state_dict()
     return {name: tuple(weight.shape) for name, weight in weights.items()}, model.all_tied_weights_keys
