@@ -1,7 +1,7 @@
 """Text in, text out."""
 
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -22,6 +22,6 @@ def translate(run: Path, source: IO[bytes], output: IO[str], num_beams: int | No
         # All lines are read before --output is opened: what cannot be read leaves an earlier output as it was.
         name, numbered = getattr(source, "name", "<stdin>"), enumerate(without_byte_order_mark(source), start=1)
         lines = [text_of(line, f"{name}:{number}").split("\t") for number, line in numbered]
-        options = {} if num_beams is None else {"num_beams": num_beams}
+        options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
         for translation in Translator.from_pretrained(run).translate(lines, **options):
             output.write(" ".join(translation.splitlines()) + "\n")

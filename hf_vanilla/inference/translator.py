@@ -37,9 +37,9 @@ class Translator:
         return cls(model.eval(), AutoTokenizer.from_pretrained(run))
 
     @torch.no_grad()
-    def translate(self, sources: Sequence[Source], **generation: Any) -> list[str]:
+    def translate(self, sources: Sequence[Source], *, prefix: str = "", **generation: Any) -> list[str]:
         """One line for each source, in their order. `generation` are keys of the generation config."""
-        ids = self.encoder.sources(sources)
+        ids = self.encoder.sources(sources, prefix)
         filled = [index for index, parts in enumerate(sources) if any(part.strip() for part in parts)]
         self._check_lengths(ids)
         translations = [""] * len(sources)
