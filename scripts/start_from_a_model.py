@@ -141,9 +141,9 @@ def messages_in(folder: Path) -> Iterator[Pair]:
     for file in sorted(folder.rglob("*.mo")):
         with file.open("rb") as opened:
             catalogue = gettext.GNUTranslations(opened)
-        for key in catalogue._catalog:  # type: ignore[attr-defined] -- the module has no public way to list them
+        for key, german in vars(catalogue)["_catalog"].items():  # there is no public way to list them
             english = key[0] if isinstance(key, tuple) else key
-            pair = english.rpartition("\x04")[2].strip(), catalogue._catalog[key].strip()  # type: ignore[attr-defined]
+            pair = english.rpartition("\x04")[2].strip(), german.strip()
             is_line = not any(set("\n\t\r") & set(text) for text in pair)
             if is_line and len(pair[0].split()) in WORDS and pair[1] not in ("", pair[0]):
                 if hashed(pair[0]) not in seen:
