@@ -25,7 +25,7 @@ from ..files import write_whole
 from ..messages import say
 from ..run_directory import DATA, PREPARED, RECIPE, TOKENIZER, WEIGHTS, checkpoints_of
 from .origin import Origin, new_origin, origin_of, refuse_another_origin, tokenizer_of
-from .recipe import Recipe, RecipeError, refuse_another_recipe
+from .recipe import Recipe, RecipeError, refuse_another_recipe, refuse_hybrid
 from .saving import explained, move_files, unfinished
 
 SPLITS = ("train", "validation")
@@ -67,7 +67,7 @@ class Record:
         checksums: Of their files, to know these again without reading them.
         tokenizer: The checksum of the tokenizer, once there is one.
         encoded: For each split that is encoded, the number of its pairs and the checksum of their ids.
-        folder: Where the relative paths of the run's recipe start. It is not in the recipe, which may be published.
+        places: Where the relative paths of the run's recipe start.
         origin: The fields of an `Origin`: the model or tokenizer that the run was started from, if any.
     """
 
@@ -75,7 +75,7 @@ class Record:
     checksums: dict[str, str] = field(default_factory=dict)
     tokenizer: str | None = None
     encoded: dict[str, dict[str, Any]] = field(default_factory=dict)
-    folder: str | None = None
+    places: dict[str, str] = field(default_factory=dict)
     origin: dict[str, Any] | None = None
 
     @classmethod
@@ -95,9 +95,13 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     A run that was prepared or trained goes on with the same text and tokenizer or not at all. A preparation that did
     not come to its end goes on only with the same recipe and text, and otherwise starts again.
     """
+    read_test_pairs(recipe)
     run.mkdir(parents=True, exist_ok=True)
     before = Record.read(run)
     is_begun = is_trained(run) or is_encoded(run)
+    if not is_begun:
+        refuse_hybrid(recipe)
+        read_first_pairs(recipe)
     if is_begun:
         refuse_another_recipe(recipe, run / RECIPE, SOURCES if before and before.sources else ())
     record = look_at_sources(recipe, run, before)
@@ -107,13 +111,25 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     is_same = before and (before.sources, before.origin) == (record.sources, record.origin)
     if before and (is_begun or (is_same and is_written(recipe, run))):
         record.tokenizer, record.encoded = before.tokenizer, before.encoded
-    record.folder = str(recipe.folder)
+    record.places = recipe.places.as_json()
     record.write(run)
     write_whole(run / RECIPE, recipe.text)
     make_tokenizer(recipe, run, record, is_begun)
     for split in SPLITS:
         encode(recipe, run, split, record)
     return read_prepared(run)
+
+
+def read_first_pairs(recipe: Recipe) -> None:
+    """Find files that are not there or have no such columns before a tokenizer is trained on those that come first."""
+    for corpus in (*recipe.data.train, *recipe.data.validation):
+        next(iter(corpus), None)
+
+
+def read_test_pairs(recipe: Recipe) -> None:
+    """Find what is wrong with the test pairs, which are not encoded, before the training and not after it."""
+    if recipe.data.test and not sum(1 for _ in read_pairs(recipe.data.test)):
+        raise InvalidDataError("data.test: has no pairs")
 
 
 def read_prepared(run: Path) -> Prepared:

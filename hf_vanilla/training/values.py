@@ -45,7 +45,7 @@ def typed(value: Any, hint: Any, where: str) -> Any:
 def _name(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(hint)))
-    return str(getattr(hint, "__name__", hint))
+    return "null" if hint is type(None) else str(getattr(hint, "__name__", hint))
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
