@@ -5,7 +5,7 @@ What `model.from` is good for, in figures: more data, and another domain. Takes 
 
 MULTI30K is the folder of configs/multi30k_en_de.yaml. The second domain is messages of programs (Git, GCC, LibreOffice)
 from English to German. They come from Debian packages, which `apt-get download` fetches; on another system, put their
-German .mo files into OUTPUT/messages/mo. The same command goes on where it was stopped. Overrides are for all
+German .mo files into OUTPUT/data/messages/mo. The same command goes on where it was stopped. Overrides are for all
 trainings, to try the script:
 
     training.max_steps=4 training.warmup_steps=1 training.average_checkpoints=1 training.save_steps=4
@@ -38,13 +38,13 @@ FURTHER = {"max_steps": 1500, "learning_rate": 1e-3, "warmup_steps": 200, "eval_
 
 def main() -> None:
     captions, output = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    messages = output / "messages"
-    make_half(captions, output / "half")
+    half, messages = output / "data" / "half", output / "data" / "messages"
+    make_half(captions, half)
     make_messages(messages)
     of_captions, of_messages = splits_of(captions), splits_of(messages)
     mixed = of_messages | {"train": [of_messages["train"] | {"weight": 1}, of_captions["train"] | {"weight": 1}]}
     trainings = (
-        ("half", of_captions | {"train": files(output / "half", "train")}, None, FROM_SCRATCH),
+        ("half", of_captions | {"train": files(half, "train")}, None, FROM_SCRATCH),
         ("continued", of_captions, "half", FURTHER),
         ("all", of_captions, None, FROM_SCRATCH),
         ("all_longer", of_captions, None, {"max_steps": 4500}),

@@ -440,11 +440,14 @@ def test_no_path_of_this_machine_is_recorded_as_the_origin(place: Path) -> None:
     assert str(place) not in (place / "run" / "recipe.yaml").read_text()
 
 
-WITH_A_TOKENIZER = ["tokenizer.from=origin", "model.from=null", *(f"model.{key}={SIZE[key]}" for key in SIZE)]
+def with_tokenizer(place: Path, name: str = "origin") -> list[str]:
+    """Overrides for a training from scratch with the tokenizer of a folder."""
+    sizes = [f"model.{key}={size}" for key, size in SIZE.items()]
+    return ["model.from=null", f"tokenizer.from={place / name}", *sizes]
 
 
 def test_an_existing_tokenizer_is_trained_with_and_reaches_the_model(place: Path) -> None:
-    changes = [*WITH_A_TOKENIZER, "tokenizer.dropout=0.1"]
+    changes = [*with_tokenizer(place), "tokenizer.dropout=0.1"]
     state = json.loads((place / "origin" / "tokenizer.json").read_text())
     names = {"</s>": "[END]", "<pad>": "[PAD]"}
     text = json.dumps(state)
@@ -470,10 +473,14 @@ def test_a_tokenizer_and_a_model_cannot_both_be_given(place: Path) -> None:
         completed(recipe(place, "tokenizer.from=origin"), place / "run")
 
 
-@pytest.mark.parametrize("change", [["training.learning_rate=5e-5"], WITH_A_TOKENIZER], ids=["model", "tokenizer"])
-def test_check_finds_nothing_wrong_with_what_is_right_where_one_starts_from(place: Path, change: list[str]) -> None:
+@pytest.mark.parametrize(
+    "start", [lambda _: ["training.learning_rate=5e-5"], with_tokenizer], ids=["model", "tokenizer"]
+)
+def test_check_finds_nothing_wrong_with_what_is_right_where_one_starts_from(
+    place: Path, start: Callable[[Path], list[str]]
+) -> None:
     """It names no vocab_size, which the recipe does not have; and with a model low rates and few epochs are usual."""
-    report = check(recipe(place, "training.max_steps=50", "training.eval_steps=10", *change), place / "run")
+    report = check(recipe(place, "training.max_steps=50", "training.eval_steps=10", *start(place)), place / "run")
     assert report.facts["vocabulary"] == "275 tokens"
     wrong = re.compile(r"vocab_size|tokenizer\.kind|learning rate|target tokens")
     assert not [finding for finding in map(str, report.findings) if wrong.search(finding)]
@@ -484,8 +491,8 @@ def test_check_finds_a_tokenizer_that_does_not_fit(place: Path) -> None:
     train_tokenizer(["quite another text"] * 50, "bpe", 600, lowercase=True).save_pretrained(place / "origin")
     numbers = "".join(f"{number}\n" for number in range(700))
     train_tokenizer([numbers], "word", 700, lowercase=True).save_pretrained(place / "words")
-    found = " ".join(map(str, check(recipe(place, *WITH_A_TOKENIZER), place / "run").findings))
+    found = " ".join(map(str, check(recipe(place, *with_tokenizer(place)), place / "run").findings))
     assert "does not give back 40 of 40 targets, such as 'kleiner Hund 0'" in found
-    found = " ".join(map(str, check(recipe(place, *WITH_A_TOKENIZER, "tokenizer.from=words"), place / "run").findings))
+    found = " ".join(map(str, check(recipe(place, *with_tokenizer(place, "words")), place / "run").findings))
     assert "of the training tokens are unknown words: take a model or tokenizer that has them" in found
     assert "of the tokens of tokenizer.from occur fewer than 5 times" in found
