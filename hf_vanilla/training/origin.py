@@ -107,25 +107,35 @@ def origin_of(run: Path) -> Origin | None:
 
 def refuse_another_origin(run: Path, before: Origin | None, now: Origin | None) -> None:
     """Raise an error if what a run starts from changed after it was prepared."""
-    if before and now:
-        for what, checksum in before.checksums.items():
-            if now.checksums.get(what) != checksum:
-                raise RecipeError(
-                    f"{run} was begun with another {now.name}: the SHA-256 of its {what} was {checksum:.12}... and is "
-                    f"{now.checksums.get(what, 'missing'):.12}...; bring back what it was begun with, or choose "
-                    "another --output"
-                )
+    changed = _changes(before, now) if before and now else []
+    if before and changed:
+        raise RecipeError(
+            f"{run} was begun with another {before.name}: changed is {'; '.join(changed)}; bring back what it was "
+            "begun with, or choose another --output"
+        )
+
+
+def _changes(before: Origin, now: Origin) -> list[str]:
+    files = [
+        f"its {what} (SHA-256 {before.checksums[what]:.12}... before, {now.checksums[what]:.12}... now)"
+        for what in sorted(before.checksums.keys() & now.checksums.keys())
+        if before.checksums[what] != now.checksums[what]
+    ]
+    keys = sorted(key for key in before.config if before.config[key] != now.config.get(key))
+    return files + [f"its {key} ({before.config[key]} before, {now.config.get(key)} now)" for key in keys]
 
 
 def load_weights(model: VanillaForConditionalGeneration, recipe: Recipe, origin: Origin) -> None:
     """
-    Give a fresh model the weights of what it starts from, every bit of them.
+    Copy the weights of the origin into a fresh model, exactly.
 
-    Rows for new tokens and positions keep what was drawn for them when the model was made.
+    Rows of embeddings that the origin does not have, for new tokens and positions, stay as the model has drawn them.
     """
-    folder = folder_of(str(recipe.model_from), "model.from", MODEL_FILES)
-    if sha256_of(folder / WEIGHTS) != origin.checksums["weights"]:
-        raise RecipeError(f"model.from: the weights of {recipe.model_from} changed since the run was prepared")
+    name = str(recipe.model_from)
+    folder = folder_of(name, "model.from", MODEL_FILES)
+    now = replace(_described(name, folder), checksums={"weights": sha256_of(folder / WEIGHTS)})
+    if changed := _changes(origin, now):
+        raise RecipeError(f"model.from: {name} changed since the run was prepared: {'; '.join(changed)}")
     weights = model.state_dict()
     with torch.no_grad(), safe_open(folder / WEIGHTS, framework="pt") as stored:
         for name in stored.keys():  # noqa: SIM118 -- it has no other iterator
@@ -245,7 +255,11 @@ def _keeps_the_function(key: str, value: Any, config: VanillaConfig) -> bool:
 
 
 def _search(recipe: Recipe, origin: Origin) -> dict[str, Any]:
-    """The search of the origin; a key of the recipe takes the place of the same key there. Never too short."""
+    """
+    The generation config of the origin, in which the keys of the recipe replace the same keys.
+
+    A `max_length` there becomes as long as the targets that this training takes, if it is shorter.
+    """
     if not origin.generation:
         return dict(recipe.generation)
     search = {"num_beams": 1} | origin.generation

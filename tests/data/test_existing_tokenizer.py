@@ -169,6 +169,15 @@ def test_symbols_of_targets_are_taken_only_where_they_are_known_to_be_decoded(tm
         with_tokens(load_tokenizer(saved(tmp_path / "theirs", like_gpt2)), columns, [" B"], [])
 
 
+def test_a_tokenizer_of_an_earlier_kind_encodes_as_before_and_gets_tags() -> None:
+    folder = Path(__file__).parent / "hybrid"
+    before = AutoTokenizer.from_pretrained(folder)
+    tokenizer = with_tokens(load_tokenizer(folder), Columns(), [], ["<2de>"])
+    for text in TEXTS:
+        assert tokenizer(text)["input_ids"] == before(text)["input_ids"]
+    assert Encoder(tokenizer).tag("<2de>") == len(before)
+
+
 def test_a_tag_that_is_a_special_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataError, match=r"prefix '<\|end\|>': there is a special token of this name"):
         with_tokens(load_tokenizer(saved(tmp_path, like_gpt2)), Columns(), [], ["<|end|>"])

@@ -22,6 +22,7 @@ from hf_vanilla.data.tokenizer import Encoder, train_tokenizer
 from hf_vanilla.files import sha256_of
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.training import origin as origins
+from hf_vanilla.training import preparation
 from hf_vanilla.training.arguments import training_arguments
 from hf_vanilla.training.check import check
 from hf_vanilla.training.origin import completed, load_weights
@@ -331,14 +332,28 @@ def another_weight(origin: Path) -> None:
     save_file(weights, origin / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_an_origin_that_changes_before_the_first_checkpoint_is_noticed(place: Path) -> None:
+def another_configuration(origin: Path) -> None:
+    file = origin / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"layer_norm_eps": 1e-3}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (another_weight, r"its weights \(SHA-256 \w+\.\.\. before, \w+\.\.\. now\)"),
+        (another_configuration, r"its layer_norm_eps \(1e-05 before, 0\.001 now\)"),
+    ],
+)
+def test_an_origin_that_changes_before_the_first_checkpoint_is_noticed(
+    place: Path, change: Callable[[Path], None], said: str
+) -> None:
     started(place)
-    another_weight(place / "origin")
-    with pytest.raises(RecipeError, match=r"run was begun with another origin: the SHA-256 of its weights was"):
+    change(place / "origin")
+    with pytest.raises(RecipeError, match=f"run was begun with another origin: changed is {said}; bring back"):
         prepare(completed(recipe(place), place / "run"), place / "run")
     prepared = read_prepared(place / "run")  # as on another machine, or after the first rank had prepared
     model = new_model(completed(recipe(place), place / "run"), prepared.tokenizer, prepared.origin)
-    with pytest.raises(RecipeError, match=r"the weights of .*origin changed since the run was prepared"):
+    with pytest.raises(RecipeError, match=f"origin changed since the run was prepared: {said}"):
         load_weights(model, recipe(place), prepared.origin)
 
 
@@ -356,6 +371,15 @@ def test_a_preparation_that_was_stopped_begins_again_with_a_changed_origin(place
     model, _ = started(place)
     changed = load_file(place / "origin" / "model.safetensors")[EMBEDDING]
     assert torch.equal(model.state_dict()[EMBEDDING], changed)
+
+
+def test_a_preparation_that_was_stopped_goes_on_with_its_tokenizer(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(place)
+    shutil.rmtree(place / "run" / "data")
+    monkeypatch.delattr(preparation, "tokenizer_of")  # it is not made again
+    started(place)
 
 
 def test_another_origin_is_another_recipe(place: Path) -> None:
