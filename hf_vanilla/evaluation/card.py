@@ -74,13 +74,11 @@ def sentence_of(origin: Mapping[str, Any]) -> str:
     if not origin:
         return "trained from scratch by hf_vanilla"
     name = cell(origin["name"])
-    named = f"[{name}](https://huggingface.co/{origin['name']})" if origin["is_on_hub"] else name
+    named = f"[{name}](https://huggingface.co/{origin['name']})" if origin["is_on_hub"] else f"**{name}**"
     if "weights" not in origin["checksums"]:
         return f"trained from scratch by hf_vanilla with the tokenizer of {named}"
-    return (
-        f"trained by hf_vanilla from the weights of {named} on (its `{WEIGHTS}` has the SHA-256 "
-        f"`{origin['checksums']['weights']}`)"
-    )
+    weights = origin["checksums"]["weights"]
+    return f"trained further by hf_vanilla from the weights of {named} (SHA-256 of its `{WEIGHTS}`: `{weights}`)"
 
 
 def without_places(recipe: str) -> str:

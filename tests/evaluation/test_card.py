@@ -127,7 +127,7 @@ def started_from(run: Path, **origin: object) -> ModelCard:
 def test_the_card_names_the_model_on_the_hub_that_training_began_with(run: Path) -> None:
     card = started_from(run, name="some/model", is_on_hub=True, checksums={"weights": "ab12", "tokenizer": "cd34"})
     assert card.data.base_model == "some/model"
-    assert "](https://huggingface.co/some/model) on (its `model.safetensors` has the SHA-256 `ab12`)" in card.text
+    assert "](https://huggingface.co/some/model) (SHA-256 of its `model.safetensors`: `ab12`)" in card.text
     assert "from scratch" not in card.text
 
 
@@ -137,7 +137,10 @@ def test_the_card_names_a_model_of_this_machine_by_its_weights_and_not_by_its_pl
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     card = started_from(run, checksums={"weights": "ab12", "tokenizer": "cd34"})
     assert card.data.base_model is None
-    assert "from the weights of our\\-run on (its `model.safetensors` has the SHA-256 `ab12`)" in card.text
+    assert (
+        "further by hf_vanilla from the weights of **our\\-run** (SHA-256 of its `model.safetensors`: `ab12`)"
+        in card.text
+    )
     written = (run / "README.md").read_text()
     assert "somebody" not in written
     assert "private" not in written
