@@ -82,15 +82,15 @@ def sentence_of(origin: Mapping[str, Any]) -> str:
 
 
 def without_places(recipe: str) -> str:
-    """A recipe with the last name of each absolute path alone: where files are on this machine is not published."""
+    """A recipe with only the last name of each path from the root or from a home: these are not published."""
 
     def shortened(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: shortened(entry) for key, entry in value.items()}
         if isinstance(value, list):
             return [shortened(entry) for entry in value]
-        is_place = isinstance(value, str) and Path(value).is_absolute() and len(Path(value).parts) > 2
-        return Path(value).name if is_place else value
+        parts = Path(value).parts if isinstance(value, str) else ()
+        return parts[-1] if len(parts) > 2 and parts[0][0] in "/~" else value
 
     keys = yaml.safe_load(recipe)
     public = shortened(keys)

@@ -133,7 +133,11 @@ def test_the_card_names_the_model_on_the_hub_that_training_began_with(run: Path)
 
 def test_the_card_names_a_model_of_this_machine_by_its_weights_and_not_by_its_place(run: Path) -> None:
     place = "/home/somebody/our-run"
-    recipe = {"data": {"folder": "/data/private/texts"}, "model": {"from": place}, "training": {"max_steps": 5}}
+    recipe = {
+        "data": {"folder": "/data/private/texts", "test": {"file": "~/somebody/t.tsv"}},
+        "model": {"from": place},
+        "training": {"max_steps": 5},
+    }
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     card = started_from(run, checksums={"weights": "ab12", "tokenizer": "cd34"})
     assert card.data.base_model is None
