@@ -83,6 +83,12 @@ def read_history(run: Path) -> list[dict[str, Any]]:
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
+def read_origin(run: Path) -> dict[str, Any]:
+    """What the run was started from (`training.origin.Origin`); empty if from nothing."""
+    file = run / PREPARED
+    return (json.loads(file.read_text(encoding="utf-8")).get("origin") or {}) if file.exists() else {}
+
+
 def validation_scores(entry: Mapping[str, Any]) -> dict[str, float]:
     """The loss and the scores in an entry of the log; empty if the entry is not from a validation."""
     found = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}

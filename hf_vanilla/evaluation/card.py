@@ -15,7 +15,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from ..files import write_whole
-from ..run_directory import CARD, RECIPE, WEIGHTS, read_history, validation_scores
+from ..run_directory import CARD, RECIPE, WEIGHTS, read_history, read_origin, validation_scores
 from .measurements import Measurement, Sample, read_report, weights_of
 
 PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
@@ -24,18 +24,19 @@ PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sa
 def write_card(run: Path) -> None:
     """Write `README.md` into the run directory, which is what the Hub shows. Scores of other weights are left out."""
     recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
-    report, weights = read_report(run), weights_of(run)
+    report, weights, origin = read_report(run), weights_of(run), read_origin(run)
     measured = {name: entry for name, entry in report.items() if entry.weights == weights}
     samples = [sample for entry in measured.values() for sample in entry.samples]
     example = example_of(report)
     languages = [recipe["data"].get(f"{side}_language") for side in ("source", "target")]
     with as_file(files("hf_vanilla.evaluation") / "model_card.md") as template:
         card = ModelCard.from_template(
-            card_data(run.name, languages, measured),
+            card_data(run.name, languages, measured, base_model_of(origin)),
             template_path=str(template),
             name=run.name,
             parameters=f"{parameters_of(run):,}",
             languages=languages if all(languages) else None,
+            origin=sentence_of(origin),
             parts=len(example),
             example=fenced(json.dumps(example)),
             results=[(name, metric, shown(score)) for name in measured for metric, score in scores_of(measured[name])],
@@ -43,7 +44,7 @@ def write_card(run: Path) -> None:
             evaluate=f"hf-vanilla evaluate {shlex.quote(run.name)}",
             samples=[[cell(text) for text in texts_of(sample)] for sample in samples],
             history=validations(read_history(run)),
-            recipe=fenced((run / RECIPE).read_text(encoding="utf-8").strip()),
+            recipe=fenced(without_places((run / RECIPE).read_text(encoding="utf-8")).strip()),
             versions=f"Versions: python {platform.python_version()}, "
             + ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES),
         )
@@ -63,7 +64,42 @@ def texts_of(sample: Sample) -> tuple[str, str, str]:
     return " | ".join(sample.source), sample.output, sample.reference
 
 
-def card_data(name: str, languages: Sequence[str | None], measured: Mapping[str, Measurement]) -> ModelCardData:
+def base_model_of(origin: Mapping[str, Any]) -> str | None:
+    """The model on the Hub whose weights the training began with, if any."""
+    return origin["name"] if origin and origin["is_on_hub"] and "weights" in origin["checksums"] else None
+
+
+def sentence_of(origin: Mapping[str, Any]) -> str:
+    """How the training began. A model of this machine is known by its name and its weights, not by its path."""
+    if not origin:
+        return "trained from scratch by hf_vanilla"
+    name = cell(origin["name"])
+    named = f"[{name}](https://huggingface.co/{origin['name']})" if origin["is_on_hub"] else f"**{name}**"
+    if "weights" not in origin["checksums"]:
+        return f"trained from scratch by hf_vanilla with the tokenizer of {named}"
+    weights = origin["checksums"]["weights"]
+    return f"trained further by hf_vanilla from the weights of {named} (SHA-256 of its `{WEIGHTS}`: `{weights}`)"
+
+
+def without_places(recipe: str) -> str:
+    """A recipe with only the last name of each path from the root or from a home: these are not published."""
+
+    def shortened(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shortened(entry) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [shortened(entry) for entry in value]
+        parts = Path(value).parts if isinstance(value, str) else ()
+        return parts[-1] if len(parts) > 2 and parts[0][0] in "/~" else value
+
+    keys = yaml.safe_load(recipe)
+    public = shortened(keys)
+    return recipe if public == keys else str(yaml.safe_dump(public, sort_keys=False, allow_unicode=True))
+
+
+def card_data(
+    name: str, languages: Sequence[str | None], measured: Mapping[str, Measurement], base_model: str | None
+) -> ModelCardData:
     """The front matter, by which the Hub searches."""
     results = [
         EvalResult(
@@ -81,6 +117,7 @@ def card_data(name: str, languages: Sequence[str | None], measured: Mapping[str,
     return ModelCardData(
         language=list(dict.fromkeys(language for language in languages if language)) or None,
         library_name="transformers",
+        base_model=base_model,
         pipeline_tag="translation",
         tags=["hf_vanilla", "attention-is-all-you-need"],
         model_name=name,

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import datasets
 import numpy as np
@@ -22,7 +23,7 @@ from ..data.batching import TokenBudgetBatches
 from ..data.corpus import read_pairs
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of, mixture_of, sizes_of
 from ..data.quality import Finding, Split, all_findings
-from ..data.tokenizer import BYTES, Encoder
+from ..data.tokenizer import BYTES, RESERVED, Encoder
 from ..files import free_space
 from ..memory import peak_memory
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
@@ -31,6 +32,7 @@ from .arguments import arguments_here
 from .cpu import make_fast_on_cpu
 from .machine import refuse_unsupported_systems
 from .options import WITHOUT_WARM_UP
+from .origin import completed
 from .preparation import Prepared, prepare
 from .recipe import Recipe
 from .run import new_model
@@ -59,6 +61,7 @@ MANY_RARE = 0.5  # of the tokens
 FREQUENT = 20 * 100  # occurrences of the median token: many more tokens would still be frequent enough
 SHORT_TOKENS = 2  # characters in a usual token: on Multi30k 1.8 with 400 tokens, 2.3 with 600, 4.3 with 10,000
 MANY_UNKNOWN = 0.05  # of the words
+TRIED_TEXTS = 1000  # for decoding what was encoded
 
 
 @dataclass
@@ -133,6 +136,7 @@ def check(recipe: Recipe, run: Path) -> Report:
     """Prepare the data in a temporary folder, build the model, and take a few steps. `run` stays as it is."""
     refuse_foreign(run)
     refuse_unsupported_systems()
+    recipe = completed(recipe, run)
     splits = {name: getattr(recipe.data, name) for name in ("train", "validation", "test")}
     with tempfile.TemporaryDirectory() as folder:
         arguments = arguments_here(recipe, Path(folder))
@@ -155,7 +159,7 @@ def check(recipe: Recipe, run: Path) -> Report:
 
 
 def _plan(recipe: Recipe, arguments: Seq2SeqTrainingArguments, prepared: Prepared) -> Plan:
-    model = new_model(recipe, prepared.tokenizer)
+    model = new_model(recipe, prepared.tokenizer, prepared.origin)
     if arguments.use_cpu:
         make_fast_on_cpu(model)
     unseen = {"validation": lengths_of(prepared.validation)}
@@ -249,11 +253,17 @@ def _findings_of_tokens(plan: Plan, training: Split, others: Mapping[str, Split]
 def _findings_of_vocabulary(plan: Plan) -> Iterator[Finding]:
     tokenizer, counts, section = plan.prepared.tokenizer, _counts(plan.prepared), plan.recipe.tokenizer
     unknown = counts[tokenizer.unk_token_id] / max(1, counts.sum())
+    is_given = bool(plan.recipe.model_from or section.from_)
     if unknown > MANY_UNKNOWN:
         yield Finding(
             f"{unknown:.0%} of the training tokens are unknown words",
-            "raise tokenizer.vocab_size, or set tokenizer.kind: bpe, which has no unknown words",
+            "take a model or tokenizer that has them, or train without it"
+            if is_given
+            else "raise tokenizer.vocab_size, or set tokenizer.kind: bpe, which has no unknown words",
         )
+    if is_given:
+        yield from _findings_of_existing_tokenizer(plan, counts)
+        return
     learnt = counts[_first_learnt(tokenizer, section.kind) :]
     characters = _characters(plan.prepared.train) / counts.sum()
     is_too_large = len(tokenizer) < section.vocab_size
@@ -271,6 +281,30 @@ def _findings_of_vocabulary(plan: Plan) -> Iterator[Finding]:
         yield Finding(
             f"a usual token has {characters:.1f} characters, and occurs {np.median(learnt):,.0f} times in training",
             "raise tokenizer.vocab_size: longer tokens make shorter sentences, and would be frequent enough",
+        )
+
+
+def _findings_of_existing_tokenizer(plan: Plan, counts: np.ndarray) -> Iterator[Finding]:
+    """Nothing can be changed about the tokenizer of a model, but another one can be taken, or trained."""
+    tokenizer, some = plan.prepared.tokenizer, plan.prepared.train[:TRIED_TEXTS]
+    if plan.recipe.tokenizer.from_ is None:
+        return
+    learnt = counts[
+        [index for token, index in tokenizer.get_vocab().items() if len(token) > 1 and token not in RESERVED]
+    ]
+    if len(learnt) and (rare := float((learnt < RARE).mean())) > MANY_RARE:
+        yield Finding(
+            f"{rare:.0%} of the tokens of tokenizer.from occur fewer than {RARE} times in training, and each has a row "
+            "in the embedding",
+            "train a tokenizer on these texts (take tokenizer.from out), or take a smaller one",
+        )
+    decoded = tokenizer.batch_decode(some["target_ids"], skip_special_tokens=True)
+    other = [text for text, found in zip(some["target"], decoded, strict=True) if normalize("NFC", text) != found]
+    if len(other) > MANY_UNKNOWN * len(decoded):
+        yield Finding(
+            f"the tokenizer of tokenizer.from does not give back {len(other):,} of {len(decoded):,} targets, such as "
+            f"{other[0]!r:.60}: translations cannot look like them",
+            "take another tokenizer, or train one (take tokenizer.from out)",
         )
 
 
@@ -294,7 +328,11 @@ def _first_learnt(tokenizer: PreTrainedTokenizerFast, kind: str) -> int:
 
 
 def _findings_of_rate(plan: Plan) -> Iterator[Finding]:
-    """Only for Adam and its variants: rates of other optimizers cannot be compared with the paper's."""
+    """
+    Only for Adam and its variants: rates of other optimizers cannot be compared with the paper's.
+
+    A low rate is right for a model that has learnt before.
+    """
     arguments, config = plan.arguments, plan.model.config
     warm_up, rate = arguments.get_warmup_steps(plan.steps), arguments.learning_rate
     if "adam" not in arguments.optim:
@@ -312,7 +350,7 @@ def _findings_of_rate(plan: Plan) -> Iterator[Finding]:
                 f"set training.learning_rate to about {peak:.1e}, or model.norm_first: true",
             )
             break
-    if rate < LOW_RATE * paper:
+    if rate < LOW_RATE * paper and not plan.recipe.model_from:
         yield Finding(
             f"a learning rate of {rate:g} at the peak is {rate / paper:.1%} of that of the paper for this model: it "
             "would learn very slowly",
@@ -327,6 +365,8 @@ def _findings_of_length(plan: Plan) -> Iterator[Finding]:
         yield Finding(
             f"the warm-up takes {warm_up:,} of the {plan.steps:,} steps of the training", "lower training.warmup_steps"
         )
+    if plan.recipe.model_from:
+        return  # a little more training may be enough for a model that has learnt before
     if plan.epochs < 1:
         yield Finding(
             f"{plan.steps:,} steps see only a part of the data ({plan.steps_per_epoch:,} steps an epoch)",

@@ -19,10 +19,12 @@ from ..data.contents import Checksums, Contents, changes, contents_of
 from ..data.corpus import read_pairs
 from ..data.dataset import LengthLimits, encode_corpora, lengths_of
 from ..data.errors import InvalidDataError
+from ..data.existing_tokenizer import refuse_dropout, with_tokens
 from ..data.tokenizer import Columns, symbols_in, texts_in, train_tokenizer
 from ..files import write_whole
 from ..messages import say
 from ..run_directory import DATA, PREPARED, RECIPE, TOKENIZER, WEIGHTS, checkpoints_of
+from .origin import Origin, new_origin, origin_of, refuse_another_origin, tokenizer_of
 from .recipe import Recipe, RecipeError, refuse_another_recipe, refuse_hybrid
 from .saving import explained, move_files, unfinished
 
@@ -32,11 +34,17 @@ SOURCES = ("data.folder", "data.train", "data.validation")  # keys that say wher
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a training starts from."""
+    """
+    The tokenizer and the encoded pairs of a training.
+
+    Args:
+        origin: The model, or the tokenizer, that it starts from, if any.
+    """
 
     tokenizer: PreTrainedTokenizerFast
     train: datasets.Dataset
     validation: datasets.Dataset
+    origin: Origin | None = None
 
     def checksums(self) -> dict[str, str]:
         """What all ranks must have in common."""
@@ -60,6 +68,7 @@ class Record:
         tokenizer: The checksum of the tokenizer, once there is one.
         encoded: For each split that is encoded, the number of its pairs and the checksum of their ids.
         places: Where the relative paths of the run's recipe start.
+        origin: The fields of an `Origin`: the model or tokenizer that the run was started from, if any.
     """
 
     sources: dict[str, list[Contents]] = field(default_factory=dict)
@@ -67,6 +76,7 @@ class Record:
     tokenizer: str | None = None
     encoded: dict[str, dict[str, Any]] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    origin: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, run: Path) -> Self | None:
@@ -97,7 +107,9 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     record = look_at_sources(recipe, run, before)
     if is_begun and before:
         refuse_another_text(recipe, run, before, record)
-    if before and (is_begun or (before.sources == record.sources and is_written(recipe, run))):
+    record.origin = look_at_origin(recipe, run, is_begun)
+    is_same = before and (before.sources, before.origin) == (record.sources, record.origin)
+    if before and (is_begun or (is_same and is_written(recipe, run))):
         record.tokenizer, record.encoded = before.tokenizer, before.encoded
     record.places = recipe.places.as_json()
     record.write(run)
@@ -123,7 +135,7 @@ def read_test_pairs(recipe: Recipe) -> None:
 def read_prepared(run: Path) -> Prepared:
     """What the main process prepared."""
     pairs = {split: datasets.Dataset.from_file(str(encoded_file(run, split))) for split in SPLITS}
-    return Prepared(AutoTokenizer.from_pretrained(run), **pairs)
+    return Prepared(AutoTokenizer.from_pretrained(run), **pairs, origin=origin_of(run))
 
 
 def encoded_file(run: Path, split: str) -> Path:
@@ -177,6 +189,20 @@ def refuse_another_text(recipe: Recipe, run: Path, before: Record, now: Record) 
         )
 
 
+def look_at_origin(recipe: Recipe, run: Path, is_begun: bool) -> dict[str, Any] | None:
+    """
+    What the recipe starts from, for the record. A run that was begun goes on with the same or not at all.
+
+    It may be gone once the run has what it needs of it: weights in a checkpoint, or the tokenizer alone.
+    """
+    before = origin_of(run) if is_begun else None
+    if before and (checkpoints_of(run) or recipe.model_from is None):
+        return asdict(before)
+    now = new_origin(recipe)
+    refuse_another_origin(run, before, now)
+    return asdict(now) if now else None
+
+
 def make_tokenizer(recipe: Recipe, run: Path, record: Record, is_begun: bool) -> None:
     """Have the tokenizer of the run in its place: the one that it was begun with, or for a new run a new one."""
     place = place_of_tokenizer(run, record.tokenizer) if is_begun or record.tokenizer else None
@@ -189,19 +215,24 @@ def make_tokenizer(recipe: Recipe, run: Path, record: Record, is_begun: bool) ->
         for split in SPLITS:  # what was encoded has the ids of another tokenizer
             encoded_file(run, split).unlink(missing_ok=True)
         record.encoded = {}
-        save_tokenizer(new_tokenizer(recipe), run)
+        save_tokenizer(new_tokenizer(recipe, record), run)
     elif place != run:
         save_tokenizer(AutoTokenizer.from_pretrained(place), run)
     record.tokenizer = checksum_of_tokenizer(AutoTokenizer.from_pretrained(run))
     record.write(run)
 
 
-def new_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
+def new_tokenizer(recipe: Recipe, record: Record) -> PreTrainedTokenizerFast:
     section, corpora = recipe.tokenizer, recipe.data.train
     columns = Columns.in_corpus(corpora[0])
     texts, symbols = texts_in(read_pairs(corpora), columns), symbols_in(read_pairs(corpora), columns)
     prefixes = sorted({corpus.prefix for corpus in corpora} - {""})
-    return train_tokenizer(texts, section.kind, section.vocab_size, section.lowercase, columns, symbols, prefixes)
+    if record.origin is None:
+        return train_tokenizer(texts, section.kind, section.vocab_size, section.lowercase, columns, symbols, prefixes)
+    tokenizer = with_tokens(tokenizer_of(recipe, Origin(**record.origin)), columns, symbols, prefixes)
+    if section.dropout:
+        refuse_dropout(tokenizer, texts, section.dropout)
+    return tokenizer
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: Path) -> None:

@@ -30,6 +30,7 @@ from .arguments import training_arguments
 from .checkpoints import average_checkpoints
 from .cpu import make_fast_on_cpu
 from .machine import ThreadsOfTheRun, refuse_unsupported_systems
+from .origin import IDS, Origin, completed, load_weights
 from .preparation import Prepared, prepare, read_prepared
 from .progress import ProgressLines
 from .ranks import Ranks
@@ -51,17 +52,20 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         score: Compares these translations with the references.
     """
     refuse_unsupported_systems()
+    recipe = completed(recipe, run)
     arguments = training_arguments(recipe, run)  # first, as they also set how ranks connect
     set_seed(arguments.seed)
     ranks = Ranks()
     with ExitStack() as held:
         prepared = prepare_together(recipe, run, ranks, held)
-        model = new_model(recipe, prepared.tokenizer)
+        model = new_model(recipe, prepared.tokenizer, prepared.origin)
+        checkpoint = ranks.first(lambda: newest_whole_checkpoint(run))
+        if recipe.model_from and prepared.origin and not checkpoint:
+            load_weights(model, recipe, prepared.origin)
         if arguments.use_cpu:
             make_fast_on_cpu(model)
         stop = StopOnSignal()
         trainer = make_trainer(recipe, arguments, prepared, model, translate, score, stop)
-        checkpoint = ranks.first(lambda: newest_whole_checkpoint(run))
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
@@ -98,10 +102,17 @@ def prepare_together(recipe: Recipe, run: Path, ranks: Ranks, held: ExitStack) -
     return prepared
 
 
-def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VanillaForConditionalGeneration:
+def new_model(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerFast, origin: Origin | None = None
+) -> VanillaForConditionalGeneration:
+    """A model with fresh weights, of the size that the (completed) recipe says, for the tokens of the tokenizer."""
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
     ids["decoder_start_token_id"] = tokenizer.bos_token_id
-    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **ids, **recipe.model))
+    vocab_size = len(tokenizer)
+    if origin and recipe.model_from:
+        ids = {name: origin.config[name] for name in IDS}
+        vocab_size = max(vocab_size, origin.config["vocab_size"])  # its embedding may have rows that no token uses
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, **ids, **recipe.model))
     lengths = {"max_length": recipe.data.max_target_length + 1, "num_beams": 4}
     model.generation_config = GenerationConfig(**lengths | ids | dict(recipe.generation))
     return model

@@ -115,3 +115,50 @@ def test_the_code_of_the_card_joins_several_columns_as_training_does(run: Path) 
     compile(code, "card", "exec")
     assert '.translate([["walk", "PAST"]])' in code
     assert "| walk &#124; PAST | walked | walked |" in text
+
+
+def started_from(run: Path, **origin: object) -> ModelCard:
+    """The card of a run that recorded where it came from."""
+    (run / "prepared.json").write_text(json.dumps({"origin": {"name": "our-run", "is_on_hub": False} | origin}))
+    write_card(run)
+    return ModelCard.load(run / "README.md")
+
+
+def test_the_card_names_the_model_on_the_hub_that_training_began_with(run: Path) -> None:
+    card = started_from(run, name="some/model", is_on_hub=True, checksums={"weights": "ab12", "tokenizer": "cd34"})
+    assert card.data.base_model == "some/model"
+    assert "](https://huggingface.co/some/model) (SHA-256 of its `model.safetensors`: `ab12`)" in card.text
+    assert "from scratch" not in card.text
+
+
+def test_the_card_names_a_model_of_this_machine_by_its_weights_and_not_by_its_place(run: Path) -> None:
+    place = "/home/somebody/our-run"
+    recipe = {
+        "data": {"folder": "/data/private/texts", "test": {"file": "~/somebody/t.tsv"}},
+        "model": {"from": place},
+        "training": {"max_steps": 5},
+    }
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    card = started_from(run, checksums={"weights": "ab12", "tokenizer": "cd34"})
+    assert card.data.base_model is None
+    assert (
+        "further by hf_vanilla from the weights of **our\\-run** (SHA-256 of its `model.safetensors`: `ab12`)"
+        in card.text
+    )
+    written = (run / "README.md").read_text()
+    assert "somebody" not in written
+    assert "private" not in written
+    assert "from: our-run" in written
+    assert "max_steps: 5" in written
+
+
+def test_the_card_says_whose_tokenizer_was_taken(run: Path) -> None:
+    card = started_from(run, name="some/tokenizer", is_on_hub=True, checksums={"tokenizer": "cd34"})
+    assert card.data.base_model is None
+    assert "trained from scratch by hf_vanilla with the tokenizer of [some/tokenizer](https://" in card.text
+
+
+def test_the_card_of_a_run_from_nothing_says_so(run: Path) -> None:
+    (run / "prepared.json").write_text('{"origin": null}')
+    write_card(run)
+    assert "from en to de, trained from scratch by hf_vanilla." in (run / "README.md").read_text()
