@@ -36,24 +36,32 @@ def names(kind: str = "") -> list[str]:
     return sorted(file.relative_to(here).with_suffix("").as_posix() for file in (here / kind).glob(f"*{SUFFIX}"))
 
 
+def presets() -> list[str]:
+    """The names that `model.preset` may have."""
+    return [name.removeprefix(f"{MODELS}/") for name in names(MODELS)]
+
+
 def find(name_or_path: str | Path) -> Path:
-    """A file that exists, or else the file of ours with that name."""
+    """A path that exists and is no folder, or else the file of ours with that name."""
     path = Path(name_or_path)
-    if path.is_file():
-        return path
-    return _named(str(name_or_path), [*names(), *names(MODELS), *names(LAUNCHERS)], "file or recipe")
+    return path if path.exists() and not path.is_dir() else named(str(name_or_path), "file and no recipe")
+
+
+def named(name: str, what: str = "recipe") -> Path:
+    """The file of ours with that name: `quickstart`, `models/tiny` or `accelerate/ddp`."""
+    return _one_of([*names(), *names(MODELS), *names(LAUNCHERS)], name, what)
 
 
 def preset(name: str) -> dict[str, Any]:
     """The keys of `configs/models/NAME.yaml`: a size of the model."""
-    known = [known.removeprefix(f"{MODELS}/") for known in names(MODELS)]
-    keys: dict[str, Any] = yaml12.load(_named(name, known, "preset", MODELS).read_text(encoding="utf-8"))
+    file = _one_of(presets(), name, "preset", MODELS)
+    keys: dict[str, Any] = yaml12.load(file.read_text(encoding="utf-8"))
     return keys
 
 
 def describe(name: str) -> Shipped:
     """What a recipe says about itself: its first sentence, and what stands after `Needs:` and `Reaches:`."""
-    path = find(name)
+    path = named(name)
     lines = path.read_text(encoding="utf-8").splitlines()
     header = "\n".join(line.removeprefix("#").strip() for line in lines[: _length_of_header(lines)])
     paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n|\n(?=[A-Z]\w+: )", header)]
@@ -65,8 +73,10 @@ def _length_of_header(lines: list[str]) -> int:
     return next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
 
 
-def _named(name: str, known: list[str], what: str, kind: str = "") -> Path:
+def _one_of(known: list[str], name: str, what: str, kind: str = "") -> Path:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0)
-        raise FileNotFoundError(f"there is no {what} {name!r}; the nearest of ours is {near[0]!r}, of {', '.join(known)}")
+        raise FileNotFoundError(
+            f"there is no {what} {name!r}; did you mean {near[0]!r}? `hf-vanilla recipes` lists what there is"
+        )
     return folder() / kind / f"{name}{SUFFIX}"
