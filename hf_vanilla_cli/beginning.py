@@ -1,12 +1,97 @@
-"""What comes before the first training: the recipes there are, and a recipe for one's own text."""
+"""What comes before the first training: a recipe for one's own text, and the recipes that there are."""
 
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from .shared import json_option, working
+
+SPLIT_OPTIONS = ("--validation", "--test")
+
+
+class SplitFiles(click.Command):
+    """Lets `--validation` and `--test` be followed by two files, as in `--validation valid.en valid.de`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(repeated_options(args)))
+
+
+def repeated_options(args: Sequence[str]) -> list[str]:
+    """`--validation A B` is `--validation A --validation B`, up to the next option."""
+    repeated: list[str] = []
+    option = None
+    for number, arg in enumerate(args):
+        is_option = arg.startswith("-") and arg != "-"
+        if option and not is_option and args[number - 1] != option:
+            repeated.append(option)
+        if is_option:
+            option = arg if arg in SPLIT_OPTIONS else None
+        repeated.append(arg)
+    return repeated
+
+
+@click.command(cls=SplitFiles)
+@click.argument("source", required=False)
+@click.argument("target", required=False)
+@click.option("--validation", multiple=True, metavar="SOURCE TARGET", help="If not given, a part is held out.")
+@click.option("--test", multiple=True, metavar="SOURCE TARGET", help="What to measure the trained model on.")
+@click.option("--source-column", "source_columns", multiple=True, help="Of a table, by name or number from 0.")
+@click.option("--target-column", help="Likewise.")
+@click.option("--source-language", help="As in en; if not given, from names such as train.en.")
+@click.option("--target-language", help="Likewise.")
+@click.option("--name", help="The configuration of a dataset, such as de-en.")
+@click.option("--like", metavar="NAME", help="Copy this recipe of ours (see `hf-vanilla recipes`) to edit it.")
+@click.option("--output", type=click.Path(path_type=Path), help="The recipe.  [default: recipe.yaml, or NAME.yaml]")
+def init(
+    source: str | None,
+    target: str | None,
+    validation: tuple[str, ...],
+    test: tuple[str, ...],
+    source_columns: tuple[str, ...],
+    target_column: str | None,
+    source_language: str | None,
+    target_language: str | None,
+    name: str | None,
+    like: str | None,
+    output: Path | None,
+) -> None:
+    """
+    Write a recipe that fits your text.
+
+    Give two text files, SOURCE and TARGET, each line of one the translation of that line of the other; or one table
+    (.tsv, .csv, .jsonl, .parquet); or a dataset, as an id on the Hub or a folder. Name them first, and then options:
+
+        hf-vanilla init train.en train.de --validation valid.en valid.de --test test.en test.de
+    """
+    if (source is None) == (like is None):
+        raise click.UsageError("give SOURCE and TARGET, a table or a dataset; or --like NAME")
+    with working():
+        from hf_vanilla.training.given import Given
+        from hf_vanilla.training.own_text import copy_shipped, next_commands, write_recipe
+
+        if source is None:
+            file = copy_shipped(str(like), output)
+        else:
+            train = (source,) if target is None else (source, target)
+            languages = {"source_language": source_language, "target_language": target_language}
+            written = write_recipe(
+                Given(train, validation, test, source_columns, target_column, name),
+                output or Path("recipe.yaml"),
+                {key: language for key, language in languages.items() if language},
+                ["hf-vanilla", *sys.argv[1:]],
+            )
+            file = written.file
+            for fact, value in written.report.facts.items():
+                click.echo(f"{fact}: {value}", err=True)
+            for finding in written.report.findings:
+                click.echo(f"- {finding}", err=True)
+    click.echo(f"\nThe recipe is {file}. Look into it, and go on with", err=True)
+    for line in next_commands(file):
+        click.echo(line, err=True)
 
 
 @click.command()

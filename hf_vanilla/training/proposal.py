@@ -1,8 +1,8 @@
 """
 A recipe that fits a text: from what its pairs are like to tokenizer, model and training.
 
-Each number is decided by one function or table below, with the reason beside it. `configs/own_text.yaml` has the words
-that explain the keys: what is written is that file with the proposed values in it.
+Each number is decided by one function or table below, with the reason beside it. What the keys do is explained in
+`configs/own_text.yaml`, into which own_text.py writes these values.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from ..data.corpus import Pair
 from ..data.errors import InvalidDataError
 from ..data.quality import script_of
-from . import shipped, yaml12
+from . import shipped
 
 Values = dict[str, dict[str, Any]]  # of the keys in each section
 
@@ -257,47 +257,6 @@ def draft(data: Mapping[str, Any], facts: Facts) -> Values:
 def proposal(data: Mapping[str, Any], facts: Facts, lengths: np.ndarray) -> Values:
     values = draft(data, facts)
     return values | {"data": values["data"] | limits(lengths), "training": training(facts, lengths)}
-
-
-KEY = re.compile(r"  (#?)(\w+):( .*|$)")
-
-
-def filled_in(values: Values, header: str) -> str:
-    """
-    `configs/own_text.yaml` with these values and another header. Keys without a value become comments, so that its
-    explanations stay.
-    """
-    lines = shipped.named("own_text").read_text(encoding="utf-8").splitlines()
-    written, missing = [header.rstrip("\n")], {(name, key) for name, keys in values.items() for key in keys}
-    section, body = "", lines[lines.index("") :]
-    active = _places(body)
-    for number, line in enumerate(body):
-        section = line.partition(":")[0] if re.match(r"\w", line) else section
-        found = KEY.fullmatch(line)
-        place = (section, found[2]) if found else ("", "")
-        if found and place in missing and active[place] == number:
-            line = f"  {found[2]}: {yaml12.dump_line(values[section][found[2]])}"
-            missing.discard(place)
-        elif found and not found[1]:
-            line = f"  #{line.removeprefix('  ')}"
-        written.append(line)
-    if missing:
-        raise KeyError(f"own_text.yaml has no {sorted(missing)}")
-    return "\n".join(written) + "\n"
-
-
-def _places(body: list[str]) -> dict[tuple[str, str], int]:
-    """The line of each key: the one that counts, or the first of those that are comments."""
-    places: dict[tuple[str, str], int] = {}
-    section, counts = "", set()
-    for number, line in enumerate(body):
-        section = line.partition(":")[0] if re.match(r"\w", line) else section
-        if found := KEY.fullmatch(line):
-            place = section, found[2]
-            if place not in places or (not found[1] and place not in counts):
-                places[place] = number
-            counts |= {place} if not found[1] else set()
-    return places
 
 
 def up_to(pairs: int, table: tuple[tuple[float, Any], ...]) -> Any:
