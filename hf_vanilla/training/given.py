@@ -11,7 +11,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,15 @@ from ..data.corpus import Column, lines_of, text_of
 from ..data.errors import InvalidDataError
 
 SAMPLE = 2000  # lines to look at
-TEXT_TABLES = {".tsv": "\t", ".csv": ","}
-TABLES = (*TEXT_TABLES, ".jsonl", ".json", ".parquet")
-SEPARATORS = ("\t", " ||| ", "  ")  # of columns in a text file
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
+USUAL_SEPARATORS = {".tsv": "\t", ".txt": "\t", ".csv": ","}  # of columns, which a recipe need not name
+SEPARATORS = {".tsv": ("\t",), ".csv": (",", ";", "\t")}
+SEPARATORS_OF_TEXT = ("\t", " ||| ", "  ")
 TWO_SIDES = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("input", "output"), ("lemma", "form"))
-NAMES = {name for pair in TWO_SIDES for name in pair} | set(  # of columns, without capitals
-    "text translation sentence features tags word pronunciation phonemes ipa question answer english german".split()
-)
+NAMES = {name for pair in TWO_SIDES for name in pair} | {  # of columns, without capitals
+    *("text", "translation", "sentence", "english", "german", "question", "answer"),
+    *("features", "tags", "word", "pronunciation", "phonemes", "ipa"),
+}
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 
 # Symbols: few different ones, that come again and again, several in a text. Phonemes are separated by spaces like words
@@ -146,10 +149,11 @@ def _dataset(given: Given, folder: Path) -> dict[str, Any]:
             f"{name}: there is no such file or folder, and as a dataset: {str(error).splitlines()[0]}"
         ) from None
     if "train" not in splits:
-        raise InvalidDataError(f"{name}: has no split 'train', but {', '.join(map(str, splits))}; write the recipe by hand")
+        raise InvalidDataError(
+            f"{name}: has no split 'train', but {', '.join(map(str, splits))}; write the recipe by hand"
+        )
     sample = splits["train"].select(range(min(SAMPLE, len(splits["train"]))))
-    cells = [row["translation"] if isinstance(row.get("translation"), dict) else row for row in sample]
-    rows = Rows(tuple(key for key, cell in cells[0].items() if isinstance(cell, str)), cells)
+    rows = _named_rows(list(sample))
     shared: dict[str, Any] = {"dataset": relative(name, folder) if path.is_dir() else name}
     shared |= {"name": given.name} if given.name else {}
     sides = _sides(rows, given)
@@ -246,35 +250,48 @@ def _rows_of_json(file: Path) -> Rows:
 
 
 def _named_rows(rows: list[dict[str, Any]]) -> Rows:
-    cells: list[Mapping[Column, Any]] = [
-        row["translation"] if isinstance(row.get("translation"), dict) else row for row in rows
-    ]
+    cells = [languages_of(row) for row in rows]
     return Rows(tuple(name for name, cell in cells[0].items() if isinstance(cell, str)), cells)
 
 
+def languages_of(row: Mapping[Any, Any]) -> Mapping[Column, Any]:
+    """What is in a row: columns, or languages in its column `translation`."""
+    languages = row.get("translation")
+    return languages if isinstance(languages, dict) else row
+
+
 def _rows_of_text(file: Path, suffix: str, given: Given) -> Rows:
-    lines = _sample(file)
-    separator = TEXT_TABLES.get(suffix) or _separator_of(lines)
-    table = list(csv.reader(f"{line}\n" for line in lines)) if suffix == ".csv" else [line.split(separator) for line in lines]
+    separator, table = _separated(file, suffix)
     header, *rest = table
+    to_name = None if separator == USUAL_SEPARATORS.get(suffix) else separator
     if not is_header(header, given):
-        columns: tuple[Column, ...] = tuple(range(len(header)))
-        return Rows(columns, [dict(enumerate(row)) for row in table], None if suffix in TEXT_TABLES else separator)
-    cells: list[Mapping[Column, Any]] = [dict(zip(header, row, strict=False)) for row in rest]
-    return Rows(tuple(header), cells, None if suffix in TEXT_TABLES else separator)
+        return Rows(tuple(range(len(header))), [dict(enumerate(row)) for row in table], to_name)
+    return Rows(tuple(header), [dict(zip(header, row, strict=False)) for row in rest], to_name)
 
 
-def _separator_of(lines: Sequence[str]) -> str:
-    """What separates every line into the same number of columns, at least two."""
-    for separator in SEPARATORS:
-        counts = {line.count(separator) for line in lines}
-        if len(counts) == 1 and counts != {0}:
-            return separator
-    return "\t"
+def _separated(file: Path, suffix: str) -> tuple[str, list[list[str]]]:
+    """The separator that gives every row as many cells, at least two; if none does, the first that is usual."""
+    lines = _sample(file)
+    separators = SEPARATORS.get(suffix, SEPARATORS_OF_TEXT)
+    whole = -1 if len(lines) == SAMPLE else None  # a row of .csv may have several lines
+    tables = {separator: list(_cells(lines, separator, suffix))[:whole] for separator in separators}
+    for separator, table in tables.items():
+        numbers = {len(row) for row in table}
+        if len(numbers) == 1 and numbers != {1}:
+            return separator, table
+    return separators[0], tables[separators[0]]
+
+
+def _cells(lines: Sequence[str], separator: str, suffix: str) -> Iterator[list[str]]:
+    if suffix == ".csv":
+        with suppress(csv.Error):  # reading all of the table says where and why
+            yield from filter(None, csv.reader((f"{line}\n" for line in lines), delimiter=separator))
+    else:
+        yield from (line.split(separator) for line in lines)
 
 
 def is_header(cells: Sequence[str], given: Given) -> bool:
-    """Whether a first line names its columns: as on the command line, or as columns and languages are usually called."""
+    """Whether a first line names the columns: as on the command line, or as columns and languages usually are."""
     asked = {*given.source_columns, *([given.target_column] if given.target_column else [])}
     if asked:
         return not all(name.isdecimal() for name in asked)

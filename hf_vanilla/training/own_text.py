@@ -153,4 +153,4 @@ def template() -> Iterator[Line]:
     for line in lines[lines.index("") :]:
         section = line.partition(":")[0] if re.match(r"\w", line) else section
         found = KEY.fullmatch(line)
-        yield Line(line, section, found[2] if found else None, bool(found) and not found[1])
+        yield Line(line, section, found[2] if found else None, found is not None and not found[1])
