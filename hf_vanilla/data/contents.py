@@ -13,6 +13,7 @@ from typing import Any
 
 from .corpus import Corpus, HubDataset, lines_of, status_of
 from .errors import InvalidDataError
+from .held_out import Part
 
 Contents = dict[str, Any]
 """The fields of a corpus, with checksums in the place of paths. Can be written as JSON."""
@@ -46,6 +47,8 @@ def checksum_of(file: Path) -> str:
 
 
 def contents_of(corpus: Corpus, checksums: Checksums) -> Contents:
+    if isinstance(corpus, Part):
+        return contents_of(corpus.corpus, checksums) | {"held out for validation": corpus.hold_out.amount}
     contents: Contents = {"kind": type(corpus).__name__}
     usual = {
         field.name: field.default for field in fields(Corpus)
@@ -84,6 +87,6 @@ def changes(before: Sequence[Contents], now: Sequence[Contents], corpora: Sequen
     for old, new, corpus in zip(before, now, corpora, strict=True):
         for name in sorted(old.keys() | new.keys()):
             if old.get(name) != new.get(name):
-                value = getattr(corpus, name, None)
+                value = getattr(corpus.corpus if isinstance(corpus, Part) else corpus, name, None)
                 is_file = isinstance(value, Path) or isinstance(new.get(name), dict)
                 yield f"the text of {value}" if is_file else f"{name} ({old.get(name)} before, {new.get(name)} now)"

@@ -1,10 +1,13 @@
 """The section `data` of a recipe: where the pairs are, what their columns hold, and how long they may be."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ..data import held_out
 from ..data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Symbols, Table
 from .values import RecipeError, checked, mapping, typed, unknown_key
 
@@ -18,10 +21,14 @@ EXAMPLES: Mapping[type[Corpus], tuple[str, str]] = {
 }
 """For each kind of corpus, how it is written and what it is."""
 
+OF_VALIDATION = {
+    "{share: 0.02}": "this share of the training pairs, which are not trained on",
+    "500": "likewise the pairs of so many sources",
+}
+"""Other values of `data.validation`, and what they are."""
+
 SIGNS: Mapping[str, type[Corpus]] = {"generated": GeneratedPairs, "dataset": HubDataset, "file": Table}
 """The keys that tell the kind of a corpus. One that has none of them is parallel text."""
-
-IN_A_COLUMN = {"as", "separator"}  # keys beside `column`, or beside `file` for parallel text
 
 
 @dataclass(frozen=True)
@@ -44,27 +51,63 @@ def read_data_section(section: Mapping[str, Any], folder: Path) -> DataSection:
     Args:
         folder: Where its relative paths start.
     """
-    values = dict(section)
+    values = {key: value for key, value in section.items() if key not in SPLITS}
     folder = folder / typed(values.pop("folder", "."), str, "data.folder")
+    given = {split: section[split] for split in SPLITS if section.get(split) is not None}
     for split in ("train", "validation"):
-        if values.get(split) is None:
-            raise RecipeError(f"data.{split}: is missing. {kinds_of_corpora()}")
-    for split in SPLITS:
-        if split in values:
-            values[split] = list(_corpora(values[split], folder, f"data.{split}"))
-    return DataSection(**checked(DataSection, values, "data", ["folder"]))
+        if split not in given:
+            raise RecipeError(f"data.{split}: is missing. {_kinds(split)}")
+    amount = _amount_held_out(given["validation"])
+    if amount is not None:
+        del given["validation"]
+    corpora = {split: _corpora(value, folder, split) for split, value in given.items()}
+    _check_weights(corpora)
+    _check_columns(corpora)
+    if amount is not None:
+        corpora["train"], corpora["validation"] = held_out.split(corpora["train"], amount)
+    values = checked(DataSection, values, "data", ["folder", *SPLITS])
+    return DataSection(**values | corpora)
 
 
-def kinds_of_corpora() -> str:
-    width = max(len(example) for example, _ in EXAMPLES.values())
-    lines = [f"  {example:{width}}  {what}" for example, what in EXAMPLES.values()]
-    return "\n".join(["Texts are given as one of, or as a list of several", *lines])
+def _kinds(split: str) -> str:
+    """How corpora are written, for a message about one that is not right."""
+    kinds = dict(EXAMPLES.values()) | (OF_VALIDATION if split == "validation" else {})
+    width = max(map(len, kinds))
+    lines = [f"  {example:{width}}  {what}" for example, what in kinds.items()]
+    return "\n".join([f"data.{split} is one of the following, or a list of several:", *lines])
 
 
-def _corpora(value: Any, folder: Path, where: str) -> Iterator[Corpus]:
+def _amount_held_out(value: Any) -> float | int | None:
+    """The share or number of training pairs in `data.validation`; None if it names corpora."""
+    where = "data.validation"
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise RecipeError(f"{where}: {value} must be at least 1")
+        return value
+    if not isinstance(value, dict) or "share" not in value:
+        return None
+    for key in value:
+        if key != "share":
+            raise RecipeError(f"{where}: {key!r} cannot stand beside share")
+    share: float = typed(value["share"], float, f"{where}.share")
+    if not 0 < share < 1:
+        raise RecipeError(f"{where}.share: {share} must be more than 0 and less than 1, as in {{share: 0.02}}")
+    return share
+
+
+def _corpora(value: Any, folder: Path, split: str) -> tuple[Corpus, ...]:
     corpora = value if isinstance(value, list) else [value]
-    for number, corpus in enumerate(corpora):
-        yield _corpus(corpus, folder, where + (f"[{number}]" if len(corpora) > 1 else ""))
+    names = [f"data.{split}[{number}]" for number in range(len(corpora))] if len(corpora) > 1 else [f"data.{split}"]
+    if not corpora:
+        raise RecipeError(f"data.{split}: is empty. {_kinds(split)}")
+    try:
+        return tuple(_corpus(corpus, folder, name) for corpus, name in zip(corpora, names, strict=True))
+    except CorpusFormError as error:
+        raise RecipeError(f"{error}. {_kinds(split)}") from None
+
+
+class CorpusFormError(RecipeError):
+    """A corpus that is not written as any kind of corpus is."""
 
 
 def _corpus(value: Any, folder: Path, where: str) -> Corpus:
@@ -72,42 +115,110 @@ def _corpus(value: Any, folder: Path, where: str) -> Corpus:
     try:
         values = dict(mapping(value, where))
     except RecipeError as error:
-        raise RecipeError(f"{error}. {kinds_of_corpora()}") from None
+        raise CorpusFormError(str(error)) from None
     kind = next((kind for key, kind in SIGNS.items() if key in values), ParallelText)
-    is_table = kind in (Table, HubDataset)
-    known = [field.name for field in fields(kind) if field.name != "symbols"]
+    known = {field.name: field.default is MISSING for field in fields(kind) if field.name != "symbols"}
     for key in values:
         if key not in known:
-            raise RecipeError(f"{unknown_key(where, key, [*known, *SIGNS])}. {kinds_of_corpora()}")
-    for key in known:
-        if key not in values and kind.__dataclass_fields__[key].default is MISSING:
-            raise RecipeError(f"{where}.{key}: is missing. {kinds_of_corpora()}")
-    symbols: list[Symbols | None] = []
-    if kind is not GeneratedPairs:
-        sources = values["source"] if is_table and isinstance(values["source"], list) else [values["source"]]
-        name = "column" if is_table else "file"
-        columns = [_column(column, name, f"{where}.source") for column in sources]
-        values["target"], of_target = _column(values["target"], name, f"{where}.target")
-        names, symbols = [column for column, _ in columns], [*(what for _, what in columns), of_target]
-        values["source"] = names if is_table else names[0]
+            raise CorpusFormError(unknown_key(where, key, [*known, *SIGNS]))
+    for key, is_needed in known.items():
+        if is_needed and key not in values:
+            raise CorpusFormError(f"{where}.{key}: is missing")
+    symbols = _take_columns(values, kind, where) if kind is not GeneratedPairs else ()
     values = checked(kind, values, where)
-    if any(symbols):
-        values["symbols"] = tuple(symbols)
-    located: dict[str, Any] = {
-        key: folder / value if isinstance(value, Path) else value for key, value in values.items()
-    }
-    return kind(**located)
+    _check_prefix(values.get("prefix", ""), where)
+    located: dict[str, Any] = {key: _located(value, folder, f"{where}.{key}") for key, value in values.items()}
+    if kind is HubDataset and (folder / located["dataset"]).is_dir():
+        located["dataset"] = str(folder / located["dataset"])
+    return kind(**located, symbols=symbols)
+
+
+def _take_columns(values: dict[str, Any], kind: type[Corpus], where: str) -> tuple[Symbols | None, ...]:
+    """Put the names of columns in the place of what says more of them, and return what are symbols among them."""
+    is_table = kind is not ParallelText
+    name = "column" if is_table else "file"
+    sources = values["source"] if is_table and isinstance(values["source"], list) else [values["source"]]
+    if not sources:
+        raise RecipeError(f"{where}.source: has no column")
+    columns = [_column(source, name, f"{where}.source") for source in sources]
+    values["target"], of_target = _column(values["target"], name, f"{where}.target")
+    names = [column for column, _ in columns]
+    values["source"] = names if is_table else names[0]
+    symbols = (*(of_source for _, of_source in columns), of_target)
+    return symbols if any(symbols) else ()
 
 
 def _column(value: Any, name: str, where: str) -> tuple[Any, Symbols | None]:
     """`X`, or `{column: X, as: words, separator: ";"}`; for parallel text `file` in the place of `column`."""
     if not isinstance(value, dict):
         return value, None
-    if name not in value or not value.keys() <= {name, *IN_A_COLUMN}:
-        raise RecipeError(f"{where}: {value!r} must be a {name}, or as in {{{name}: X, as: words, separator: ' '}}")
-    if value.get("as", "words") != "words":
-        raise RecipeError(f"{where}.as: {value['as']!r} must be 'words', or not be given for ordinary text")
-    separator = typed(value.get("separator", " "), str, f"{where}.separator")
-    if not separator or len(separator.splitlines()) != 1:
-        raise RecipeError(f"{where}.separator: {separator!r} must be some text without a line break")
-    return value[name], Symbols(separator) if "as" in value else None
+    known = (name, "as", "separator")
+    for key in value:
+        if key not in known:
+            raise RecipeError(f"{unknown_key(where, str(key), known)}; an example is {_example_of_symbols(name)}")
+    if name not in value or "as" not in value:
+        raise RecipeError(f"{where}: {value!r} is not as in {_example_of_symbols(name)}")
+    if value["as"] != "words":
+        raise RecipeError(f"{where}.as: {value['as']!r} must be 'words'; ordinary text is just the {name}")
+    separator = typed(value.get("separator", Symbols().separator), str, f"{where}.separator")
+    if not _is_in_a_line(separator) or not separator:
+        raise RecipeError(f"{where}.separator: {separator!r} must be text without a line break")
+    return value[name], Symbols(separator)
+
+
+def _example_of_symbols(name: str) -> str:
+    return f'{{{name}: X, as: words, separator: ";"}}, where X holds symbols, each of which is one token'
+
+
+def _check_prefix(prefix: str, where: str) -> None:
+    if not _is_in_a_line(prefix):
+        raise RecipeError(f"{where}.prefix: {prefix!r} must be text without a line break")
+
+
+def _is_in_a_line(text: str) -> bool:
+    return text.splitlines() in ([], [text])
+
+
+def _located(value: Any, folder: Path, where: str) -> Any:
+    if not isinstance(value, Path):
+        return value
+    if "\0" in str(value):
+        raise RecipeError(f"{where}: {str(value)!r} cannot be the name of a file")
+    return folder / value
+
+
+def _check_weights(corpora: Mapping[str, Sequence[Corpus]]) -> None:
+    """Weights say how to mix the training corpora: each has one, or none has."""
+    for split, of_split in corpora.items():
+        for corpus in of_split:
+            weight = corpus.weight
+            if weight is not None and split != "train":
+                raise RecipeError(f"data.{split}: weight ({weight}) has an effect in data.train only: take it out")
+            if weight is not None and not 0 < weight < math.inf:
+                raise RecipeError(f"data.{split}: weight ({weight}) must be more than 0, and finite")
+    with_weight = [number for number, corpus in enumerate(corpora["train"]) if corpus.weight is not None]
+    if len(with_weight) not in (0, len(corpora["train"])):
+        missing = next(number for number in range(len(corpora["train"])) if number not in with_weight)
+        raise RecipeError(
+            f"data.train[{missing}]: has no weight, and data.train[{with_weight[0]}] has one: give all or none"
+        )
+
+
+def _check_columns(corpora: Mapping[str, Sequence[Corpus]]) -> None:
+    """Where some columns hold symbols, the model must find the same in those of all corpora."""
+    first = corpora["train"][0]
+    for split, of_split in corpora.items():
+        for number, corpus in enumerate(of_split):
+            ours = corpus.source_symbols, corpus.target_symbols
+            if any(chain(first.symbols, corpus.symbols)) and ours != (first.source_symbols, first.target_symbols):
+                raise RecipeError(
+                    f"data.{split}{f'[{number}]' if len(of_split) > 1 else ''}: has {_described(corpus)}, and the "
+                    f"first corpus of data.train has {_described(first)}: they must be the same in all corpora"
+                )
+
+
+def _described(corpus: Corpus) -> str:
+    def kind(symbols: Symbols | None) -> str:
+        return f"symbols between {symbols.separator!r}" if symbols else "text"
+
+    return f"sources of {' and '.join(map(kind, corpus.source_symbols))}, and targets of {kind(corpus.target_symbols)}"

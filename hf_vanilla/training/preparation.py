@@ -24,7 +24,7 @@ from ..data.tokenizer import train_tokenizer
 from ..files import write_whole
 from ..messages import say
 from ..run_directory import DATA, PREPARED, RECIPE, TOKENIZER, WEIGHTS, checkpoints_of
-from .recipe import Recipe, RecipeError, refuse_another_recipe
+from .recipe import Recipe, RecipeError, refuse_another_recipe, refuse_hybrid
 from .saving import explained, move_files, unfinished
 
 SPLITS = ("train", "validation")
@@ -86,9 +86,12 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     A run that was prepared or trained goes on with the same text and tokenizer or not at all. A preparation that did
     not come to its end goes on only with the same recipe and text, and otherwise starts again.
     """
+    read_test_pairs(recipe)
     run.mkdir(parents=True, exist_ok=True)
     before = Record.read(run)
     is_begun = is_trained(run) or is_encoded(run)
+    if not is_begun:
+        refuse_hybrid(recipe)
     if is_begun:
         refuse_another_recipe(recipe, run / RECIPE, SOURCES if before and before.sources else ())
     record = look_at_sources(recipe, run, before)
@@ -103,6 +106,12 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     for split in SPLITS:
         encode(recipe, run, split, record)
     return read_prepared(run)
+
+
+def read_test_pairs(recipe: Recipe) -> None:
+    """Find what is wrong with the test pairs, which are not encoded, before the training and not after it."""
+    if recipe.data.test and not sum(1 for _ in read_pairs(recipe.data.test)):
+        raise InvalidDataError("data.test: has no pairs")
 
 
 def read_prepared(run: Path) -> Prepared:

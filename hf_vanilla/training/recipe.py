@@ -115,13 +115,29 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     folder = folder_of(file)
     for override in sorted(overrides, key=lambda override: not override.startswith(f"{PRESET}=")):
         _override(recipe, override, folder)
-    return _checked_recipe(recipe, folder)
+    loaded = _checked_recipe(recipe, folder)
+    if not _is_of_run(file):
+        refuse_hybrid(loaded)
+    return loaded
+
+
+def refuse_hybrid(recipe: Recipe) -> None:
+    """A kind of tokenizer of earlier versions: their runs can be used, but no new one is trained."""
+    if str(recipe.tokenizer.kind) == HYBRID:
+        raise RecipeError(
+            f"tokenizer.kind: {HYBRID!r} is no more: say which columns hold symbols, as in target: {{column: 1, as: "
+            "words}, and set tokenizer.kind: character, for the others to be spelt"
+        )
+
+
+def _is_of_run(file: Path) -> bool:
+    return file.name == RECIPE and is_run(file.parent)
 
 
 def folder_of(file: Path) -> Path:
     """Where the relative paths in a recipe start: at its folder, and in that of a run where they did when it began."""
     folder = file.parent.resolve()
-    if file.name != RECIPE or not is_run(folder):
+    if not _is_of_run(file):
         return folder
     prepared = folder / PREPARED
     recorded = json.loads(prepared.read_text(encoding="utf-8")).get("folder") if prepared.exists() else None
@@ -143,6 +159,8 @@ WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
 def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[str, ...] = ()) -> None:
     """A run goes on only with the recipe in `file`, which it was begun with, or with changes that are allowed."""
     before, now = _flat(_read(file)), recipe.keys
+    places, places_now = _places(before, folder_of(file)), _places(now, recipe.folder)
+    same_places = {key for key in places if places[key] == places_now[key]}
     may_change: tuple[str, ...] = MAY_CHANGE + compared_elsewhere
     chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
     if chosen["lr_scheduler_type"] in WITHOUT_END and not 0 < chosen["warmup_steps"] < 1:
@@ -150,13 +168,22 @@ def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(may_change)
+        if before.get(key) != now.get(key) and not key.startswith(may_change) and key not in same_places
     ]
     if changed:
         raise RecipeError(
             f"{file.parent} was begun with another recipe: {', '.join(changed)}; choose another --output, or go on "
             "with what it was begun with"
         )
+
+
+def _places(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Where the files of a recipe are, for keys that may say so in several ways: by relative and absolute paths."""
+    section = {key.removeprefix("data."): value for key, value in keys.items() if key.startswith("data.")}
+    data = read_data_section(section, folder)
+    origins = {key: _origin(keys.get(key), folder, key) for key in ("model.from", "tokenizer.from")}
+    files = {"data.train": data.train, "data.validation": data.validation}
+    return origins | files | {FOLDER: files}
 
 
 def _read(file: Path) -> Any:
@@ -172,6 +199,7 @@ def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
 FOLDER = "data.folder"
+HYBRID = "hybrid"
 PATHS = (FOLDER, "model.from", "tokenizer.from")
 PRESET = "model.preset"
 
@@ -242,7 +270,8 @@ def _tokenizer(section: dict[str, Any], folder: Path, has_model: bool) -> Tokeni
     for key in values:
         if key not in names:
             raise RecipeError(unknown_key("tokenizer", key, [*names, "from"]))
-    return TokenizerSection(**checked(TokenizerSection, values, "tokenizer"), from_=origin)
+    of_earlier_versions = {"kind": values.pop("kind")} if values.get("kind") == HYBRID else {}
+    return TokenizerSection(**checked(TokenizerSection, values, "tokenizer") | of_earlier_versions, from_=origin)
 
 
 def _arguments(section: dict[str, Any], training: TrainingSection) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> No
         ("model.dropout=much", "model.dropout: 'much' is str, expected float or int"),
         (
             "tokenizer.kind=words",
-            "tokenizer.kind: 'words' is str, expected one of 'bpe', 'character', 'word', 'hybrid'",
+            "tokenizer.kind: 'words' is str, expected one of 'bpe', 'character', 'word'",
         ),
         ("training.max_steps=1.5", "training.max_steps: 1.5 is float, expected int"),
         ("training.max_steps=true", "training.max_steps: True is bool, expected int"),
@@ -293,4 +293,4 @@ def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path)
         except RecipeError as error:
             messages.append(str(error))
     assert 5_000 < len(messages) < 9_900
-    assert max(len(message.splitlines()) for message in messages) <= 5
+    assert max(len(message.splitlines()) for message in messages) <= 7  # kinds of corpora, a line each
