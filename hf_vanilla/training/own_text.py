@@ -43,6 +43,7 @@ def write_recipe(given: Given, file: Path, languages: Mapping[str, str], command
         command: What was typed, for the comment at the beginning of the recipe.
     """
     refuse_existing(file)
+    file.parent.mkdir(parents=True, exist_ok=True)  # names of files lead through it
     folder = file.parent.resolve()
     data = data_section(given, folder) | dict(languages)
     say(f"train: {yaml12.dump_line(data['train'])}")

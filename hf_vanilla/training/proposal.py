@@ -34,6 +34,7 @@ class Facts:
 
     Args:
         pairs: Their number.
+        sources: How many different sources those have that were looked at.
         frequent_words: Different words that occur at least OFTEN times, in sources and targets together.
         is_spelt: Whether every text is a single word or formula, so that its characters are what is to be learnt.
         is_answer: Whether a target is right or wrong as a whole: a word, a number or a few symbols, and no sentence.
@@ -43,6 +44,7 @@ class Facts:
     """
 
     pairs: int
+    sources: int
     frequent_words: int
     is_spelt: bool
     is_answer: bool
@@ -84,6 +86,7 @@ def look(pairs: Iterable[Pair], symbols: tuple[bool, ...]) -> Facts:
     means = [count / looked_at for count, is_symbol in zip(words, symbols, strict=True) if not is_symbol]
     return Facts(
         pairs=number,
+        sources=len(targets),
         frequent_words=sum(count >= OFTEN for count in counts.values()),
         is_spelt=max(means, default=0) < FEWEST_WORDS_OF_TEXT,
         is_answer=symbols[-1] or words[-1] / looked_at < MOST_WORDS_OF_AN_ANSWER,
@@ -214,7 +217,11 @@ SEVERAL_TARGETS = 0.01  # of the pairs, for sources to be scored against all of 
 
 # What is held out, and how long texts may be ------------------------------------------------------------------------
 
-HELD_OUT = (0.05, 100, 2000)  # of the pairs, at least and at most: enough to tell checkpoints apart, quick to translate
+HELD_OUT = (
+    0.05,
+    100,
+    2000,
+)  # of the sources, at least and at most: enough to tell checkpoints apart, quick to translate
 MOST_HELD_OUT = 0.2
 ROOM = 1.25  # texts that were not looked at may be so much longer than the longest of those for training
 USUAL_LIMIT = 256  # tokens. Beyond it only what leaves out no more than a pair in 200
@@ -222,9 +229,10 @@ TOO_LONG = 0.005
 
 
 def held_out(facts: Facts) -> int:
+    """A number of sources; with a source, all of its targets are held out."""
     share, least, most = HELD_OUT
-    wanted = min(most, max(least, share * facts.pairs))
-    return max(1, int(min(wanted, MOST_HELD_OUT * facts.pairs)))
+    wanted = min(most, max(least, share * facts.sources))
+    return max(1, int(min(wanted, MOST_HELD_OUT * facts.sources)))
 
 
 def limits(lengths: np.ndarray) -> dict[str, int]:
