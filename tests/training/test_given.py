@@ -1,4 +1,4 @@
-"""From files to the section `data`: separators, columns, symbols and languages are found, and what is no text is named."""
+"""From files to the section `data`: separators, columns, symbols and languages are found, what is no text is named."""
 
 import gzip
 import json

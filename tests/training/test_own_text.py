@@ -1,4 +1,4 @@
-"""A recipe that is written for a text loads, is found right by `check`, and trains; own_text.yaml explains every key."""
+"""A recipe that is written for a text loads, is right for `check`, and trains; own_text.yaml explains every key."""
 
 import re
 from pathlib import Path
