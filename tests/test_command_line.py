@@ -233,7 +233,10 @@ def test_accelerate_launches_the_same_training(tmp_path: Path, processes: int) -
     [
         (["train", "nowhere.yaml"], "'nowhere.yaml' does not exist"),
         ([*TRAIN, "training.max_stepps=3"], "Error: training: there is no key 'max_stepps'; did you mean 'max_steps'?"),
-        ([*TRAIN, "data.train={source: a.en, target: a.de}"], "Error: a.en: cannot be read: No such file or directory"),
+        (
+            [*TRAIN, "data.train={source: a.en, target: a.de}"],
+            "configs/a.en: cannot be read: No such file or directory",
+        ),
         ([*TRAIN, "--output", "/proc/run"], "Error: [Errno 2] No such file or directory: '/proc/run'"),
         ([*TRAIN, "training.optim=nothing"], "Error: training:"),
         (["translate", "nowhere"], "'nowhere' does not exist"),

@@ -281,21 +281,20 @@ def status_of(file: Path) -> os.stat_result:
     """Size and times of a file that a recipe names; if it is not there, an error that says where it was looked for."""
     try:
         return file.stat()
-    except OSError as error:
+    except FileNotFoundError as error:
         raise InvalidDataError(f"{file}: cannot be read: {error.strerror}{_advice(file)}") from None
+    except OSError as error:
+        raise InvalidDataError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _advice(file: Path) -> str:
-    """What to do about a file that is not there."""
-    if file.exists():
-        return ""
-    folder = file.parent
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    """What to look at if a file is not there: names like its name, and where a recipe's files are looked for."""
+    names = [path.name for path in file.parent.iterdir()] if file.parent.is_dir() else []
     near = difflib.get_close_matches(file.name, names, n=1)
     return (
-        (f"; there is no folder {folder}" if not folder.is_dir() else "")
+        ("" if file.parent.is_dir() else f"; there is no folder {file.parent}")
         + (f"; did you mean {near[0]!r}?" if near else "")
-        + " (a recipe's files are looked for in its data.folder or, if it has none, in the folder of the recipe)"
+        + "; names of files start at data.folder or, where that is not given, at the folder of the recipe"
     )
 
 

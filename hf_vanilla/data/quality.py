@@ -44,7 +44,7 @@ class Split:
         self.scripts = [NO_SCRIPT]  # all that occur; `script_ids` are indices into this list
         for pair in read_pairs(corpora):
             source = "\t".join(pair.source)
-            pairs.append(hash((source, pair.target)))
+            pairs.append(hash((pair.prefix, source, pair.target)))
             lengths.extend((len(source), len(pair.target)))
             scripts.extend((self._script(source), self._script(pair.target)))
             copies.append(source == pair.target)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data import held_out
-from ..data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Symbols, Table
-from .values import RecipeError, checked, mapping, typed, unknown_key
+from ..data.corpus import Column, Corpus, GeneratedPairs, HubDataset, ParallelText, Symbols, Table
+from .values import RecipeError, checked, located, mapping, typed, unknown_key
 
 SPLITS = ("train", "validation", "test")
 
@@ -52,11 +52,11 @@ def read_data_section(section: Mapping[str, Any], folder: Path) -> DataSection:
         folder: Where its relative paths start.
     """
     values = {key: value for key, value in section.items() if key not in SPLITS}
-    folder = folder / typed(values.pop("folder", "."), str, "data.folder")
+    folder = located(typed(values.pop("folder", "."), str, "data.folder"), folder, "data.folder")
     given = {split: section[split] for split in SPLITS if section.get(split) is not None}
     for split in ("train", "validation"):
         if split not in given:
-            raise RecipeError(f"data.{split}: is missing. {_kinds(split)}")
+            raise RecipeError(f"data.{split}: is missing\n{_kinds(split)}")
     amount = _amount_held_out(given["validation"])
     if amount is not None:
         del given["validation"]
@@ -74,7 +74,7 @@ def _kinds(split: str) -> str:
     kinds = dict(EXAMPLES.values()) | (OF_VALIDATION if split == "validation" else {})
     width = max(map(len, kinds))
     lines = [f"  {example:{width}}  {what}" for example, what in kinds.items()]
-    return "\n".join([f"data.{split} is one of the following, or a list of several:", *lines])
+    return "\n".join([f"data.{split} is one of the following (or a list of several corpora):", *lines])
 
 
 def _amount_held_out(value: Any) -> float | int | None:
@@ -99,11 +99,11 @@ def _corpora(value: Any, folder: Path, split: str) -> tuple[Corpus, ...]:
     corpora = value if isinstance(value, list) else [value]
     names = [f"data.{split}[{number}]" for number in range(len(corpora))] if len(corpora) > 1 else [f"data.{split}"]
     if not corpora:
-        raise RecipeError(f"data.{split}: is empty. {_kinds(split)}")
+        raise RecipeError(f"data.{split}: is empty\n{_kinds(split)}")
     try:
         return tuple(_corpus(corpus, folder, name) for corpus, name in zip(corpora, names, strict=True))
     except CorpusFormError as error:
-        raise RecipeError(f"{error}. {_kinds(split)}") from None
+        raise RecipeError(f"{error}\n{_kinds(split)}") from None
 
 
 class CorpusFormError(RecipeError):
@@ -127,10 +127,12 @@ def _corpus(value: Any, folder: Path, where: str) -> Corpus:
     symbols = _take_columns(values, kind, where) if kind is not GeneratedPairs else ()
     values = checked(kind, values, where)
     _check_prefix(values.get("prefix", ""), where)
-    located: dict[str, Any] = {key: _located(value, folder, f"{where}.{key}") for key, value in values.items()}
-    if kind is HubDataset and (folder / located["dataset"]).is_dir():
-        located["dataset"] = str(folder / located["dataset"])
-    return kind(**located, symbols=symbols)
+    for key, value in values.items():
+        if isinstance(value, Path):
+            values[key] = located(str(value), folder, f"{where}.{key}")
+    if kind is HubDataset and (place := located(values["dataset"], folder, f"{where}.dataset")).is_dir():
+        values["dataset"] = str(place)
+    return kind(**values, symbols=symbols)
 
 
 def _take_columns(values: dict[str, Any], kind: type[Corpus], where: str) -> tuple[Symbols | None, ...]:
@@ -151,19 +153,19 @@ def _take_columns(values: dict[str, Any], kind: type[Corpus], where: str) -> tup
 def _column(value: Any, name: str, where: str) -> tuple[Any, Symbols | None]:
     """`X`, or `{column: X, as: words, separator: ";"}`; for parallel text `file` in the place of `column`."""
     if not isinstance(value, dict):
-        return value, None
+        return typed(value, str if name == "file" else Column, where), None
     known = (name, "as", "separator")
     for key in value:
         if key not in known:
             raise RecipeError(f"{unknown_key(where, str(key), known)}; an example is {_example_of_symbols(name)}")
-    if name not in value or "as" not in value:
+    if isinstance(value.get(name, {}), dict) or "as" not in value:
         raise RecipeError(f"{where}: {value!r} is not as in {_example_of_symbols(name)}")
     if value["as"] != "words":
         raise RecipeError(f"{where}.as: {value['as']!r} must be 'words'; ordinary text is just the {name}")
     separator = typed(value.get("separator", Symbols().separator), str, f"{where}.separator")
     if not _is_in_a_line(separator) or not separator:
         raise RecipeError(f"{where}.separator: {separator!r} must be text without a line break")
-    return value[name], Symbols(separator)
+    return _column(value[name], name, f"{where}.{name}")[0], Symbols(separator)
 
 
 def _example_of_symbols(name: str) -> str:
@@ -177,14 +179,6 @@ def _check_prefix(prefix: str, where: str) -> None:
 
 def _is_in_a_line(text: str) -> bool:
     return text.splitlines() in ([], [text])
-
-
-def _located(value: Any, folder: Path, where: str) -> Any:
-    if not isinstance(value, Path):
-        return value
-    if "\0" in str(value):
-        raise RecipeError(f"{where}: {str(value)!r} cannot be the name of a file")
-    return folder / value
 
 
 def _check_weights(corpora: Mapping[str, Sequence[Corpus]]) -> None:

@@ -92,6 +92,7 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     is_begun = is_trained(run) or is_encoded(run)
     if not is_begun:
         refuse_hybrid(recipe)
+        read_first_pairs(recipe)
     if is_begun:
         refuse_another_recipe(recipe, run / RECIPE, SOURCES if before and before.sources else ())
     record = look_at_sources(recipe, run, before)
@@ -106,6 +107,12 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     for split in SPLITS:
         encode(recipe, run, split, record)
     return read_prepared(run)
+
+
+def read_first_pairs(recipe: Recipe) -> None:
+    """Find files that are not there or have no such columns before a tokenizer is trained on those that come first."""
+    for corpus in (*recipe.data.train, *recipe.data.validation):
+        next(iter(corpus), None)
 
 
 def read_test_pairs(recipe: Recipe) -> None:

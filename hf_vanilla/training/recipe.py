@@ -26,7 +26,7 @@ from .options import (
     refused_in_model,
     wrong_numbers,
 )
-from .values import RecipeError, checked, mapping, typed, unknown_key
+from .values import RecipeError, checked, located, mapping, typed, unknown_key
 
 __all__ = ["DataSection", "Recipe", "RecipeError", "TokenizerSection", "TrainingSection", "load_recipe"]
 
@@ -234,14 +234,16 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]], folder: Path) -> Recipe:
 
 def _with_preset(section: dict[str, Any]) -> dict[str, Any]:
     """The fields of the preset and the other keys, which count more."""
-    if "from" in section:
+    if section.get("from") and section["preset"]:
         raise RecipeError(f"{PRESET}: cannot stand beside model.from, whose model has a size already: take one out")
-    name = typed(section["preset"], str, PRESET)
+    name = typed(section["preset"], str | None, PRESET)
+    others = {key: value for key, value in section.items() if key != "preset"}
+    if name is None:
+        return others
     try:
         fields_of_preset = shipped.preset(name)
     except FileNotFoundError as error:
         raise RecipeError(f"{PRESET}: {error}") from None
-    others = {key: value for key, value in section.items() if key != "preset"}
     return {key: value for key, value in fields_of_preset.items() if key != "vocab_size"} | others
 
 
@@ -249,7 +251,7 @@ def _origin(value: Any, folder: Path, where: str) -> str | None:
     """An existing directory as an absolute path, or else what may be an id on the Hub as it is."""
     if typed(value, str | None, where) is None:
         return None
-    place = folder / value
+    place = located(value, folder, where)
     if not place.is_dir() and _may_be_on_hub(value):
         return str(value)
     return str(place)
@@ -362,11 +364,11 @@ def _override(recipe: dict[str, Any], override: str, folder: Path) -> None:
         value = yaml12.load(text)
     except yaml.YAMLError:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
-    if name == PRESET:
+    if name == PRESET and value is not None:
         place.clear()  # the file's model
     elif name == "training.max_steps":
         place.pop("num_train_epochs", None)  # the file's: without effect beside it
-    is_relative = name in PATHS and isinstance(value, str) and not Path(value).is_absolute()
+    is_relative = name in PATHS and isinstance(value, str) and not value.startswith(("/", "~"))
     is_path = is_relative and (name == FOLDER or Path(value).is_dir() or not _may_be_on_hub(value))
     place[key] = os.path.relpath(value, folder) if is_path else value  # typed where the current directory counts
 

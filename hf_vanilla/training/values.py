@@ -45,7 +45,17 @@ def typed(value: Any, hint: Any, where: str) -> Any:
 def _name(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(hint)))
-    return str(getattr(hint, "__name__", hint))
+    return "null" if hint is type(None) else str(getattr(hint, "__name__", hint))
+
+
+def located(path: str, folder: Path, where: str) -> Path:
+    """An absolute path, if `folder` is one; `~` is the user's home."""
+    if "\0" in path:
+        raise RecipeError(f"{where}: {path!r} cannot be the name of a file or folder")
+    try:
+        return folder / Path(path).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{where}: {path!r}: {error}") from None
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Every kind of source gives the same pairs, and what is wrong with one is said with its file and line."""
 
 import codecs
+import csv
 import gzip
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from hf_vanilla.data import corpus as corpus_module
 from hf_vanilla.data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Table, read_pairs
 from hf_vanilla.data.errors import InvalidDataError
 
@@ -38,6 +41,13 @@ def json_lines(folder: Path) -> Corpus:
     return Table(folder / "a.jsonl.gz", ("en",), "de")
 
 
+def comma_separated(folder: Path) -> Corpus:
+    rows = io.StringIO()
+    csv.writer(rows).writerows([("id", "en", "de"), *((3, *pair) for pair in PAIRS)])
+    (folder / "a.csv.gz").write_bytes(gzip.compress(codecs.BOM_UTF8 + rows.getvalue().encode()))
+    return Table(folder / "a.csv.gz", ("en",), "de")
+
+
 def parquet(folder: Path) -> Corpus:
     sources, targets = zip(*PAIRS, strict=True)
     pa.parquet.write_table(pa.table({"s": sources, "t": targets}), folder / "a.parquet")
@@ -51,7 +61,7 @@ def local_dataset(folder: Path) -> Corpus:
     return HubDataset(str(folder / "set"), ("en",), "de", split="train")
 
 
-@pytest.mark.parametrize("make", [parallel, windows_parallel, json_lines, parquet, local_dataset])
+@pytest.mark.parametrize("make", [parallel, windows_parallel, json_lines, comma_separated, parquet, local_dataset])
 def test_every_kind_of_source_gives_the_same_pairs(make: Callable[[Path], Corpus], tmp_path: Path) -> None:
     pairs = list(make(tmp_path))
     assert [(*pair.source, pair.target) for pair in pairs] == PAIRS
@@ -65,6 +75,31 @@ def test_tables_of_tabs_have_numbered_or_named_columns_and_sources_of_several_pa
     assert [(pair.source, pair.target) for pair in named] == [(("run", "PAST"), "ran")]
     assert named[0].where == f"{file}:2"
     assert [pair.target for pair in Table(file, (0,), 2)] == ["form", "ran"]
+
+
+@pytest.mark.parametrize("dialect", [csv.excel, csv.unix_dialect])
+def test_cells_of_csv_may_have_separators_quotes_and_line_breaks(tmp_path: Path, dialect: type[csv.Dialect]) -> None:
+    cells = ["plain", "a, b", 'said "yes"', "two\nlines", "three\r\nlines\r.", "\t", "a\0b", "", "x" * 1_000_000]
+    with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, dialect).writerows(zip(cells, reversed(cells), strict=True))
+    pairs = list(Table(tmp_path / "a.csv", (0,), 1))
+    assert [(*pair.source, pair.target) for pair in pairs] == list(zip(cells, reversed(cells), strict=True))
+    assert [pair.where.rpartition(":")[-1] for pair in pairs[:7]] == ["1", "2", "3", "4", "6", "9", "11"]
+
+
+def test_csv_has_any_separator_of_one_character_and_its_empty_lines_are_no_rows(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", b'lemma;form\n\n"a;b";c\n\n')
+    (pair,) = Table(tmp_path / "a.csv", ("lemma",), "form", separator=";")
+    assert (*pair.source, pair.target, pair.where) == ("a;b", "c", f"{tmp_path / 'a.csv'}:3")
+
+
+def test_a_cell_of_csv_that_is_far_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "MAX_CSV_CELL", 1000)
+    write(tmp_path, "a.csv", b'a,b\nc,"' + b"many\n" * 1000)
+    with pytest.raises(
+        InvalidDataError, match=r"a\.csv:2: is not a row of CSV, or begins one that does not end: field l"
+    ):
+        list(Table(tmp_path / "a.csv", (0,), 1))
 
 
 def test_a_separator_makes_any_file_a_table(tmp_path: Path) -> None:
@@ -134,7 +169,33 @@ def write(folder: Path, name: str, content: bytes) -> Path:
         ({"a.jsonl": b"[1]\n"}, Table(Path("a.jsonl"), ("s",), "t"), "a.jsonl:1: is list, not an object"),
         ({"a.jsonl": b"{]\n"}, Table(Path("a.jsonl"), ("s",), "t"), "a.jsonl:1: is not a line of JSON"),
         ({"a.parquet": b"not parquet"}, Table(Path("a.parquet"), ("s",), "t"), "a.parquet: cannot be read as Parquet"),
+        (
+            {"a.csv": b'x,y\n1,"2\n3,4\n'},
+            Table(Path("a.csv"), ("x",), "y"),
+            "a.csv:2: is not a row of CSV, or begins one",
+        ),
+        ({"a.csv": b'x,y\n1,"2" 3\n'}, Table(Path("a.csv"), ("x",), "y"), "a.csv:2: is not a row of CSV"),
+        ({"a.csv": b"x,y\r1,2\r"}, Table(Path("a.csv"), (0,), 1), "a.csv:1: is not a row of CSV"),
+        ({"a.csv": b'x,y\n"1\n2",3\n4\n'}, Table(Path("a.csv"), ("x",), "y"), "a.csv:4: has 1 columns, but the header"),
+        ({"a.csv": b'x,y\n"1\n\xff",3\n'}, Table(Path("a.csv"), ("x",), "y"), "a.csv:3: byte 1 is not UTF-8 (0xff)"),
+        ({"a.csv": b"x,y\n"}, Table(Path("a.csv"), (0,), 1, "||"), "a.csv: separator '||' must be one character"),
+        ({"a.csv": "x,y\n".encode("utf-16")}, Table(Path("a.csv"), (0,), 1), "a.csv:1: byte 1 is not UTF-8 (0xff)"),
         ({"a.xls": b""}, Table(Path("a.xls"), ("s",), "t"), "a.xls: cannot read .xls"),
+        (
+            {"train.en.gz": b""},
+            ParallelText(Path("train.en"), Path("t")),
+            "train.en: cannot be read: No such file or directory; did you mean 'train.en.gz'?",
+        ),
+        (
+            {},
+            Table(Path("sub/a.tsv"), (0,), 1),
+            "a.tsv: cannot be read: No such file or directory; there is no folder sub",
+        ),
+        (
+            {},
+            Table(Path("a.csv"), (0,), 1),
+            "names of files start at data.folder or, where that is not given, at the fol",
+        ),
         ({}, HubDataset("no-such-folder/at-all", ("s",), "t"), "dataset no-such-folder/at-all"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
