@@ -73,14 +73,18 @@ def best_validation(run: Path, recipe: Recipe) -> float | None:
     return (max if recipe.greater_is_better else min)(scores, default=math.nan)
 
 
+def share_of_best(scores: dict[str, float], greater_is_better: bool) -> float:
+    own, others = scores[PROPOSAL], scores.values()
+    least, most = (own, max(others)) if greater_is_better else (min(others), own)
+    return least / most if most else 1.0
+
+
 def table(runs: dict[str, Path], recipe: Recipe) -> str:
     scores = {name: score for name, run in runs.items() if (score := best_validation(run, recipe)) is not None}
-    lines = [f"{'':16} best {recipe.metric} in validation"]
+    lines = [f"{len(scores)} of {len(runs)}: best {recipe.metric} in validation"]
     lines += [f"{name:16} {score:.2f}" for name, score in scores.items()]
     if PROPOSAL in scores:
-        best = (max if recipe.greater_is_better else min)(scores.values())
-        shares = scores[PROPOSAL] / best if recipe.greater_is_better else best / scores[PROPOSAL]
-        lines.append(f"{PROPOSAL} has {shares:.1%} of the best of {len(scores)}, of {len(runs)} in all")
+        lines.append(f"{PROPOSAL} has {share_of_best(scores, recipe.greater_is_better):.1%} of the best score")
     return "\n".join(lines)
 
 

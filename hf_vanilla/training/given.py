@@ -75,10 +75,7 @@ class Rows:
 
 
 def data_section(given: Given, folder: Path) -> dict[str, Any]:
-    """
-    The splits and languages. Names of files are relative to `folder`; that of a dataset in a folder is absolute, as
-    `datasets.load_dataset` starts at the current directory. There is no validation where none was given.
-    """
+    """The splits and languages, with paths relative to `folder`. There is no validation where none was given."""
     for split in ("validation", "test"):
         files = getattr(given, split)
         if files and len(files) != len(given.train):
@@ -87,7 +84,7 @@ def data_section(given: Given, folder: Path) -> dict[str, Any]:
                 "in the same order"
             )
     if given.is_dataset:
-        return _dataset(given)
+        return _dataset(given, folder)
     for file in (*given.train, *given.validation, *given.test):
         refuse_what_is_no_text(Path(file))
     return _table(given, folder) if given.is_table else _two_files(given, folder)
@@ -141,7 +138,7 @@ def _table(given: Given, folder: Path) -> dict[str, Any]:
     return _splits(given, corpus)
 
 
-def _dataset(given: Given) -> dict[str, Any]:
+def _dataset(given: Given, folder: Path) -> dict[str, Any]:
     import datasets
 
     name, path = given.train[0], Path(given.train[0])
@@ -157,7 +154,7 @@ def _dataset(given: Given) -> dict[str, Any]:
         )
     sample = splits["train"].select(range(min(SAMPLE, len(splits["train"]))))
     rows = _named_rows(list(sample))
-    shared: dict[str, Any] = {"dataset": str(path.resolve()) if path.is_dir() else name}
+    shared: dict[str, Any] = {"dataset": relative(name, folder) if path.is_dir() else name}
     shared |= {"name": given.name} if given.name else {}
     sides = _sides(rows, given)
     found = {"train": "train", "validation": "validation", "test": "test"}

@@ -87,7 +87,7 @@ def test_a_local_folder_is_a_dataset_with_its_splits(here: Path) -> None:
     for split in ("train", "test"):
         write(f"folder/{split}.csv", LEMMAS, FORMS, header="de,en", separator=",")
     data = data_section(Given(("folder",)), here)
-    assert data["test"] == {"dataset": str(here / "folder"), "split": "test", "source": "de", "target": "en"}
+    assert data["test"] == {"dataset": "folder", "split": "test", "source": "de", "target": "en"}
     assert pairs_of(data, here)[0] == (("gehen",), "gehenst")
 
 
