@@ -70,6 +70,7 @@ def init(
     if (source is None) == (like is None):
         raise click.UsageError("give SOURCE and TARGET, a table or a dataset; or --like NAME")
     with working():
+        from hf_vanilla.training import shipped
         from hf_vanilla.training.given import Given
         from hf_vanilla.training.own_text import copy_shipped, next_commands, write_recipe
 
@@ -89,9 +90,9 @@ def init(
                 click.echo(f"{fact}: {value}", err=True)
             for finding in written.report.findings:
                 click.echo(f"- {finding}", err=True)
-    click.echo(f"\nThe recipe is {file}. Look into it, and go on with", err=True)
-    for line in next_commands(file):
-        click.echo(line, err=True)
+    click.echo(f"{file} is written.", err=True)
+    if like is None or like in shipped.names():
+        click.echo("\n".join(["Look into it, and go on with", *next_commands(file)]), err=True)
 
 
 @click.command()
@@ -102,13 +103,13 @@ def recipes(name: str | None, as_json: bool) -> None:
     with working():
         from hf_vanilla.training import shipped
 
-        if name is not None:
-            click.echo(shipped.named(name))
-            return
+        path = shipped.named(name) if name else None
         found = [shipped.describe(known) for known in shipped.names()]
-        if as_json:
-            click.echo(json.dumps([asdict(recipe) | {"path": str(recipe.path)} for recipe in found], indent=2))
-            return
+    if path:
+        click.echo(path)
+    elif as_json:
+        click.echo(json.dumps([asdict(recipe) | {"path": str(recipe.path)} for recipe in found], indent=2))
+    else:
         for recipe in found:
             click.echo(f"{recipe.name}\n  {recipe.about}\n  Needs: {recipe.needs}\n  Reaches: {recipe.reaches}\n")
         click.echo("`hf-vanilla train NAME` trains a recipe, `hf-vanilla init --like NAME` copies one to edit.")
