@@ -32,8 +32,9 @@ NAMES = {name for pair in TWO_SIDES for name in pair} | {  # of columns, without
 }
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 
-# Symbols: few different ones, that come again and again, several in a text. Phonemes are separated by spaces like words
-# are, but are much shorter: those of CMUdict have 1.9 letters, the words of the quick start's closed vocabulary 6.1.
+# Symbols: few different ones, each of them many times, several in a text. Phonemes are separated by spaces as words are,
+# but are shorter: CMUdict's 39 have 1.4 letters in the mean, the 103 words of the quick start 5.1. The features of
+# SIGMORPHON's Evenki are 73.
 MOST_SYMBOLS = 300
 OFTEN = 5  # times that a usual symbol occurs
 LONGEST_BETWEEN_SPACES = 4  # letters in a usual symbol
@@ -56,7 +57,7 @@ class Given:
 
     @property
     def is_dataset(self) -> bool:
-        """A folder, or what cannot be a file that is missing: an id on the Hub."""
+        """A folder, or a name that is no file and may be an id on the Hub."""
         path = Path(self.train[0])
         is_id = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", self.train[0]) and path.suffix not in (*TABLES, ".txt")
         return self.is_table and (path.is_dir() or (not path.exists() and bool(is_id)))
@@ -91,7 +92,7 @@ def data_section(given: Given, folder: Path) -> dict[str, Any]:
 
 
 def refuse_what_is_no_text(file: Path) -> None:
-    """Missing, empty and binary files, each with what to do. Tables of .parquet are read by their own reader."""
+    """Name what is wrong with a file that is missing, empty or binary. (.parquet is binary, and has a reader.)"""
     if not file.exists():
         raise InvalidDataError(f"{file}: there is no such file")
     if file.is_dir():
@@ -110,7 +111,7 @@ def refuse_what_is_no_text(file: Path) -> None:
 
 def _two_files(given: Given, folder: Path) -> dict[str, Any]:
     for file in given.train:
-        if suffix_of(Path(file)) in TABLES and suffix_of(Path(file)) != ".tsv":
+        if suffix_of(Path(file)) in TABLES:
             raise InvalidDataError(f"{file}: is a table, which has both sides; give one table, or two text files")
     source, target = (_sample(Path(file)) for file in given.train)
     kinds = {"source": symbols_in(source), "target": symbols_in(target)}

@@ -59,6 +59,11 @@ def test_sentences_without_spaces_are_no_words() -> None:
     assert facts.frequent_words == len(set("我喜欢读书猫在桌子上睡觉"))
 
 
+def test_columns_may_all_be_symbols() -> None:
+    facts = look(pairs([("N;SG", "AH B")] * 9), (True, True))
+    assert (facts.pairs, facts.frequent_words, facts.is_spelt) == (9, 0, True)
+
+
 def test_several_targets_of_a_source_are_noticed() -> None:
     facts = look(pairs([("read", "R IY D"), ("read", "R EH D"), ("dog", "D AO G"), ("dog", "D AO G")]), (False, True))
     assert facts.other_targets == 0.25
