@@ -65,7 +65,10 @@ def init(
     Give two text files, SOURCE and TARGET, each line of one the translation of that line of the other; or one table
     (.tsv, .csv, .jsonl, .parquet); or a dataset, as an id on the Hub or a folder. Name them first, and then options:
 
-        hf-vanilla init train.en train.de --validation valid.en valid.de --test test.en test.de
+    \b
+        hf-vanilla init train.en train.de --validation valid.en valid.de
+        hf-vanilla init pairs.csv --source-column english --target-column german
+        hf-vanilla init wmt/wmt14 --name de-en
     """
     if (source is None) == (like is None):
         raise click.UsageError("give SOURCE and TARGET, a table or a dataset; or --like NAME")

@@ -1,4 +1,4 @@
-"""scripts/neighbours.py: each neighbour of a recipe is a recipe, and the table says how good the recipe is among them."""
+"""scripts/neighbours.py: each neighbour of a recipe is a recipe, and the table says how good the recipe itself is."""
 
 import importlib.util
 import json

@@ -32,7 +32,7 @@ NAMES = {name for pair in TWO_SIDES for name in pair} | {  # of columns, without
 }
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 
-# Symbols: few different ones, each of them many times, several in a text. Phonemes are separated by spaces as words are,
+# Symbols: few different ones, each of them many times, several in a text. Phonemes are separated by spaces like words,
 # but are shorter: CMUdict's 39 have 1.4 letters in the mean, the 103 words of the quick start 5.1. The features of
 # SIGMORPHON's Evenki are 73.
 MOST_SYMBOLS = 300
