@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from hf_vanilla.training import shipped
 from hf_vanilla.training.recipe import load_recipe
 from hf_vanilla_cli import main
+from hf_vanilla_cli.shared import NameOrPath
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -39,6 +40,12 @@ def test_a_file_wins_over_a_name_and_a_folder_does_not(tmp_path: Path, monkeypat
     assert shipped.find("quickstart") == CONFIGS / "quickstart.yaml"
     Path("g2p_cmudict").write_text("data: {}")
     assert shipped.find("g2p_cmudict") == Path("g2p_cmudict")
+
+
+def test_commands_take_names_and_paths() -> None:
+    recipe = NameOrPath(exists=True, dir_okay=False, path_type=Path)
+    for given in ("quickstart", str(CONFIGS / "quickstart.yaml")):
+        assert recipe.convert(given, None, None) == CONFIGS / "quickstart.yaml"
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
