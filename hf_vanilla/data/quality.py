@@ -107,7 +107,15 @@ def findings_in(split: Split, languages: tuple[str | None, str | None]) -> Itera
 
 
 def findings_between(training: Split, other: Split) -> Iterator[Finding]:
-    """Pairs of validation or test data that are among the training pairs too."""
+    """Pairs of validation or test data that are among the training pairs too, and prefixes that are not."""
+    known = sorted({corpus.prefix for corpus in training.corpora})
+    learnt = " or ".join(map(repr, known))
+    for corpus in other.corpora:
+        if corpus.prefix not in known:
+            yield Finding(
+                f"{other.name}: sources have the prefix {corpus.prefix!r}, and in training {learnt}",
+                f"set data.{other.name}.prefix to what the model learns",
+            )
     yield from _found(
         *(other, np.isin(other.pairs, training.pairs), 0.005),
         "are in the training pairs too",

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..data import held_out
 from ..data.corpus import Column, Corpus, GeneratedPairs, HubDataset, ParallelText, Symbols, Table
-from .values import RecipeError, checked, located, mapping, typed, unknown_key
+from .places import Places, located
+from .values import RecipeError, checked, mapping, typed, unknown_key
 
 SPLITS = ("train", "validation", "test")
 
@@ -44,15 +45,10 @@ class DataSection:
     max_target_length: int = 256
 
 
-def read_data_section(section: Mapping[str, Any], folder: Path) -> DataSection:
-    """
-    The section as it stands in YAML, checked.
-
-    Args:
-        folder: Where its relative paths start.
-    """
-    values = {key: value for key, value in section.items() if key not in SPLITS}
-    folder = located(typed(values.pop("folder", "."), str, "data.folder"), folder, "data.folder")
+def read_data_section(section: Mapping[str, Any], places: Places) -> DataSection:
+    """The section as it stands in YAML, checked."""
+    values = {key: value for key, value in section.items() if key not in (*SPLITS, "folder")}
+    folder = places.folder(section.get("folder"))
     given = {split: section[split] for split in SPLITS if section.get(split) is not None}
     for split in ("train", "validation"):
         if split not in given:

@@ -1,10 +1,7 @@
 """Reads a recipe: a YAML file and overrides become one checked, read-only object."""
 
-import json
-import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +12,6 @@ from transformers import GenerationConfig, Seq2SeqTrainingArguments
 from ..data.tokenizer import TokenizerKind
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
-from ..run_directory import PREPARED, RECIPE, is_run
 from . import shipped, yaml12
 from .data_section import DataSection, read_data_section
 from .options import (
@@ -26,7 +22,8 @@ from .options import (
     refused_in_model,
     wrong_numbers,
 )
-from .values import RecipeError, checked, located, mapping, typed, unknown_key
+from .places import MODEL, TOKENIZER, TYPED, Places, is_of_run, places_of
+from .values import RecipeError, checked, mapping, typed, unknown_key
 
 __all__ = ["DataSection", "Recipe", "RecipeError", "TokenizerSection", "TrainingSection", "load_recipe"]
 
@@ -71,7 +68,7 @@ class Recipe:
 
     Args:
         text: The whole recipe as YAML, overrides included, with the fields of a preset in the place of its name.
-        folder: Where the relative paths in `text` start: an absolute path.
+        places: Where the relative paths in `text` start.
         model_from: The model whose weights and tokenizer the training starts from, if any: the absolute path of a
             directory, or an id on the Hub.
     """
@@ -83,13 +80,18 @@ class Recipe:
     arguments: Mapping[str, Any]
     generation: Mapping[str, Any]
     text: str
-    folder: Path
+    places: Places
     model_from: str | None = None
 
     @property
     def metric(self) -> str:
         """The name of the score by which the best checkpoint is chosen."""
         return str(self.arguments.get("metric_for_best_model") or "loss").removeprefix("eval_")
+
+    @property
+    def folder(self) -> Path:
+        """Where the relative paths of the recipe start, but for those that were given on the command line."""
+        return self.places.recipe
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -106,17 +108,19 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     Read a recipe; each override is `section.key=value`, its value in YAML.
 
-    Relative paths in a file start at its folder, those in overrides at the current directory.
+    Relative paths in a file start at its folder; in overrides, those of TYPED start at the current directory.
     """
     recipe = _read(file)
     recipe = _sections({} if recipe is None else recipe, str(file))
     for name, section in recipe.items():
         mapping(section, name)
-    folder = folder_of(file)
     for override in sorted(overrides, key=lambda override: not override.startswith(f"{PRESET}=")):
-        _override(recipe, override, folder)
-    loaded = _checked_recipe(recipe, folder)
-    if not _is_of_run(file):
+        _override(recipe, override)
+    places = places_of(file)
+    names = {override.partition("=")[0] for override in overrides}
+    places = replace(places, typed={**places.typed, **{key: Path.cwd() for key in TYPED if key in names}})
+    loaded = _checked_recipe(recipe, places)
+    if not is_of_run(file):
         refuse_hybrid(loaded)
     return loaded
 
@@ -128,20 +132,6 @@ def refuse_hybrid(recipe: Recipe) -> None:
             f"tokenizer.kind: {HYBRID!r} is no more: say which columns hold symbols, as in target: {{column: 1, as: "
             "words}, and set tokenizer.kind: character, for the others to be spelt"
         )
-
-
-def _is_of_run(file: Path) -> bool:
-    return file.name == RECIPE and is_run(file.parent)
-
-
-def folder_of(file: Path) -> Path:
-    """Where the relative paths in a recipe start: at its folder, and in that of a run where they did when it began."""
-    folder = file.parent.resolve()
-    if not _is_of_run(file):
-        return folder
-    prepared = folder / PREPARED
-    recorded = json.loads(prepared.read_text(encoding="utf-8")).get("folder") if prepared.exists() else None
-    return Path(recorded) if recorded else Path.cwd()  # earlier versions started at the current directory
 
 
 MAY_CHANGE = (
@@ -159,8 +149,8 @@ WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
 def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[str, ...] = ()) -> None:
     """A run goes on only with the recipe in `file`, which it was begun with, or with changes that are allowed."""
     before, now = _flat(_read(file)), recipe.keys
-    places, places_now = _places(before, folder_of(file)), _places(now, recipe.folder)
-    same_places = {key for key in places if places[key] == places_now[key]}
+    files, files_now = _files(before, places_of(file)), _files(now, recipe.places)
+    same_files = {key for key in files if files[key] == files_now[key]}
     may_change: tuple[str, ...] = MAY_CHANGE + compared_elsewhere
     chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
     if chosen["lr_scheduler_type"] in WITHOUT_END and not 0 < chosen["warmup_steps"] < 1:
@@ -168,7 +158,7 @@ def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(may_change) and key not in same_places
+        if before.get(key) != now.get(key) and not key.startswith(may_change) and key not in same_files
     ]
     if changed:
         raise RecipeError(
@@ -177,13 +167,12 @@ def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[
         )
 
 
-def _places(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Where the files of a recipe are, for keys that may say so in several ways: by relative and absolute paths."""
+def _files(keys: Mapping[str, Any], places: Places) -> dict[str, Any]:
+    """What is named by the keys that can name the same in several ways, by relative and by absolute paths."""
     section = {key.removeprefix("data."): value for key, value in keys.items() if key.startswith("data.")}
-    data = read_data_section(section, folder)
-    origins = {key: _origin(keys.get(key), folder, key) for key in ("model.from", "tokenizer.from")}
-    files = {"data.train": data.train, "data.validation": data.validation}
-    return origins | files | {FOLDER: files}
+    data = read_data_section(section, places)
+    corpora = {"data.train": data.train, "data.validation": data.validation}
+    return corpora | {"data.folder": corpora} | {key: places.origin(keys.get(key), key) for key in (MODEL, TOKENIZER)}
 
 
 def _read(file: Path) -> Any:
@@ -198,27 +187,25 @@ def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
-FOLDER = "data.folder"
 HYBRID = "hybrid"
-PATHS = (FOLDER, "model.from", "tokenizer.from")
 PRESET = "model.preset"
 
 
-def _checked_recipe(recipe: dict[str, dict[str, Any]], folder: Path) -> Recipe:
+def _checked_recipe(recipe: dict[str, dict[str, Any]], places: Places) -> Recipe:
     if "preset" in (recipe.get("model") or {}):
         recipe["model"] = _with_preset(recipe["model"])
     sections = {name: dict(recipe.get(name) or {}) for name in SECTIONS}
     own = {field.name for field in fields(TrainingSection)}
     ours = {key: value for key, value in sections["training"].items() if key in own}
     arguments = {key: value for key, value in sections["training"].items() if key not in own}
-    data = read_data_section(sections["data"], folder)
-    model_from = _origin(sections["model"].pop("from", None), folder, "model.from")
-    tokenizer = _tokenizer(sections["tokenizer"], folder, model_from is not None)
+    data = read_data_section(sections["data"], places)
+    model_from = places.origin(sections["model"].pop("from", None), MODEL)
+    tokenizer = _tokenizer(sections["tokenizer"], places, model_from is not None)
     training = TrainingSection(**checked(TrainingSection, ours, "training"))
     _check_numbers(data, tokenizer, training)
     model = _model(sections["model"], model_from is None)
     if model_from is None:
-        _check_positions(data, model)
+        check_positions(data, model)
     return Recipe(
         data=data,
         tokenizer=tokenizer,
@@ -227,7 +214,7 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]], folder: Path) -> Recipe:
         arguments=_arguments(arguments, training),
         generation=_generation(sections["generation"]),
         text=yaml12.dump(recipe),
-        folder=folder,
+        places=places,
         model_from=model_from,
     )
 
@@ -247,24 +234,10 @@ def _with_preset(section: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields_of_preset.items() if key != "vocab_size"} | others
 
 
-def _origin(value: Any, folder: Path, where: str) -> str | None:
-    """An existing directory as an absolute path, or else what may be an id on the Hub as it is."""
-    if typed(value, str | None, where) is None:
-        return None
-    place = located(value, folder, where)
-    if not place.is_dir() and _may_be_on_hub(value):
-        return str(value)
-    return str(place)
-
-
-def _may_be_on_hub(name: str) -> bool:
-    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
-
-
-def _tokenizer(section: dict[str, Any], folder: Path, has_model: bool) -> TokenizerSection:
+def _tokenizer(section: dict[str, Any], places: Places, has_model: bool) -> TokenizerSection:
     values = dict(section)
-    origin = _origin(values.pop("from", None), folder, "tokenizer.from")
-    given = "tokenizer.from" if origin else "model.from"
+    origin = places.origin(values.pop("from", None), TOKENIZER)
+    given = TOKENIZER if origin else MODEL
     for key in ("kind", "vocab_size", "lowercase"):
         if key in values and (origin or has_model):
             raise RecipeError(f"tokenizer.{key}: cannot stand beside {given}, which has its tokenizer: take one out")
@@ -327,7 +300,7 @@ def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: Tra
         )
 
 
-def _check_positions(data: DataSection, model: dict[str, Any]) -> None:
+def check_positions(data: DataSection, model: dict[str, Any]) -> None:
     config = VanillaConfig(**model)
     for name in ("max_source_length", "max_target_length"):
         length = getattr(data, name)
@@ -350,7 +323,7 @@ def _model(section: dict[str, Any], is_whole: bool) -> dict[str, Any]:
     return values
 
 
-def _override(recipe: dict[str, Any], override: str, folder: Path) -> None:
+def _override(recipe: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     section, dot, path = name.partition(".")
     if not (equals and dot and section in SECTIONS):
@@ -368,9 +341,7 @@ def _override(recipe: dict[str, Any], override: str, folder: Path) -> None:
         place.clear()  # the file's model
     elif name == "training.max_steps":
         place.pop("num_train_epochs", None)  # the file's: without effect beside it
-    is_relative = name in PATHS and isinstance(value, str) and not value.startswith(("/", "~"))
-    is_path = is_relative and (name == FOLDER or Path(value).is_dir() or not _may_be_on_hub(value))
-    place[key] = os.path.relpath(value, folder) if is_path else value  # typed where the current directory counts
+    place[key] = value
 
 
 def _sections(recipe: Any, where: str) -> dict[str, Any]:

@@ -48,16 +48,6 @@ def _name(hint: Any) -> str:
     return "null" if hint is type(None) else str(getattr(hint, "__name__", hint))
 
 
-def located(path: str, folder: Path, where: str) -> Path:
-    """An absolute path, if `folder` is one; `~` is the user's home."""
-    if "\0" in path:
-        raise RecipeError(f"{where}: {path!r} cannot be the name of a file or folder")
-    try:
-        return folder / Path(path).expanduser()
-    except RuntimeError as error:
-        raise RecipeError(f"{where}: {path!r}: {error}") from None
-
-
 def mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise RecipeError(f"{where}: must be a mapping of keys to values, not {value!r:.60}")

@@ -58,6 +58,28 @@ def test_nothing_is_said_where_nothing_is_wrong(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("validation", ["{share: 0.05}", "100"])
+def test_pairs_that_are_held_out_are_not_among_the_training_pairs(tmp_path: Path, validation: str) -> None:
+    texts = corpus()
+    for side in ("en", "de"):  # copies, which are all on one side
+        texts[f"train.{side}"] += texts[f"train.{side}"][:200]
+    report = checked(tmp_path, texts, f"data.validation={validation}")
+    assert report.findings == []
+    pairs = [int(report.facts[f"{split} pairs"].replace(",", "")) for split in ("train", "validation")]
+    assert sum(pairs) == 2200
+    assert 60 < pairs[1] < 160
+
+
+def test_the_same_pair_after_another_prefix_is_another_pair(tmp_path: Path) -> None:
+    one, two = (f"{{source: train.en, target: train.de, prefix: {prefix}}}" for prefix in ("<one>", "<two>"))
+    report = checked(tmp_path, corpus(), f"data.train=[{one}, {two}]", "training.max_steps=2000")
+    assert [str(finding) for finding in report.findings] == [
+        f"{split}: sources have the prefix '', and in training '<one>' or '<two>': set data.{split}.prefix to what the "
+        "model learns"
+        for split in ("validation", "test")
+    ]
+
+
 def copied(texts: Texts) -> None:
     texts["train.de"][:50] = texts["train.en"][:50]
 

@@ -219,6 +219,101 @@ def test_text_that_is_gone_is_not_missed_once_it_is_encoded(
         prepare(recipe(texts), run)
 
 
+@pytest.mark.parametrize("is_gone", [False, True])  # where the text is gone, only names can be compared
+def test_a_run_goes_on_from_anywhere_and_however_its_folder_is_written(
+    texts: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    ids = ids_of(preparation.read_prepared(run))
+    checkpoint(run)
+    if is_gone:
+        moved(texts)
+    for place, folder in ((tmp_path, "texts"), (run, "../texts"), (run, "../run/../texts"), ("/", texts)):
+        monkeypatch.chdir(place)
+        same = load_recipe(tmp_path / "recipe.yaml", [f"data.folder={folder}"])
+        assert ids_of(prepare(same, run)) == ids
+        monkeypatch.chdir("/")
+        assert load_recipe(run / "recipe.yaml").data == same.data
+
+
+def test_no_absolute_path_that_nobody_wrote_gets_into_the_recipe_of_a_run(texts: Path, tmp_path: Path) -> None:
+    (texts / "recipe.yaml").write_text(RECIPE)
+    prepare(load_recipe(texts / "recipe.yaml"), tmp_path / "run")
+    assert str(tmp_path) not in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert json.loads((tmp_path / "run" / "prepared.json").read_text())["places"] == {"": str(texts)}
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("{source: test.en, target: test.de}", r"test\.en: cannot be read: No such file or directory"),
+        ("{source: train.en, target: validation.tsv}", r"validation\.tsv: ends after line 3"),
+        ("{file: validation.tsv, source: 0, target: 2}", r"validation\.tsv:1: has no column 2"),
+        ("{file: empty.tsv, source: 0, target: 1}", r"data\.test: has no pairs"),
+    ],
+)
+def test_a_test_set_that_cannot_be_read_is_noticed_before_the_training(
+    texts: Path, tmp_path: Path, test: str, message: str
+) -> None:
+    (texts / "empty.tsv").touch()
+    with pytest.raises(InvalidDataError, match=message):
+        prepare(recipe(texts, f"data.test={test}"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_validation_set_that_cannot_be_read_is_noticed_before_a_tokenizer_is_trained(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(preparation, "train_tokenizer")
+    with pytest.raises(InvalidDataError, match=r"validation\.tsv:1: has no column 2"):
+        prepare(recipe(texts, "data.validation.target=2"), tmp_path / "new")
+
+
+def test_a_run_with_held_out_pairs_goes_on_with_the_same_ones(texts: Path, tmp_path: Path) -> None:
+    def chosen(validation: str) -> Recipe:
+        return recipe(texts, f"data.validation={validation}")
+
+    prepared = prepare(chosen("5"), tmp_path / "run")
+    assert (len(prepared.train), len(prepared.validation)) == (25, 5)
+    assert not {*map(tuple, prepared.train["source"][:])} & {*map(tuple, prepared.validation["source"][:])}
+    checkpoint(tmp_path / "run")
+    without_data(tmp_path / "run")
+    assert ids_of(prepare(chosen("5"), tmp_path / "run")) == ids_of(prepared)
+    for other in ("6", "{share: 0.1}"):
+        with pytest.raises(RecipeError, match=r"data\.train: held out for validation \(5 before, .* now\)"):
+            prepare(chosen(other), tmp_path / "run")
+    with (texts / "train.en").open("a") as english, (texts / "train.de").open("a") as german:
+        english.write("more\n")
+        german.write("mehr\n")
+    with pytest.raises(RecipeError, match=f"data.train: the text of {texts / 'train.en'}"):
+        prepare(chosen("5"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data.train.prefix=<2de>",
+        "data.train.weight=2.0",
+        "data.validation.prefix='to German: '",
+    ],
+)
+def test_what_a_corpus_says_of_its_pairs_is_part_of_the_text(texts: Path, run: Path, change: str) -> None:
+    with pytest.raises(RecipeError, match=f"{change.partition('.')[2].split('.')[1].split('=')[0]} \\(None before, "):
+        prepare(recipe(texts, change), run)
+
+
+def test_columns_of_symbols_are_part_of_the_text(texts: Path, run: Path) -> None:
+    symbols = ["data.train.source={file: train.en, as: words}", "data.validation.source={column: 0, as: words}"]
+    with pytest.raises(RecipeError, match=r"data\.train: symbols \(None before, \[{'separator': ' '}, None\] now\)"):
+        prepare(recipe(texts, *symbols), run)
+
+
+def test_each_file_is_read_once_for_its_checksum(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(contents, "checksum_of", lambda file: read.append(file) or "sum")
+    prepare(recipe(texts, "data.validation=5"), tmp_path / "new")
+    assert sorted(file.name for file in read) == ["train.de", "train.en"]
+
+
 def test_a_run_of_a_version_without_records_goes_on(texts: Path, run: Path) -> None:
     ids = ids_of(preparation.read_prepared(run))
     (run / "prepared.json").unlink()

@@ -1,6 +1,7 @@
 """A recipe is checked whole before anything is trained: each mistake is one message that names key and value."""
 
 import copy
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,14 @@ import pytest
 import yaml
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from hf_vanilla.data.corpus import HubDataset, ParallelText, Table
+from hf_vanilla.data.corpus import HubDataset, ParallelText, Symbols, Table
+from hf_vanilla.data.held_out import split
+from hf_vanilla.training.data_section import EXAMPLES
+from hf_vanilla.training.places import located
+from hf_vanilla.training.preparation import prepare
 from hf_vanilla.training.recipe import RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import training_arguments
+from hf_vanilla.training.shipped import preset
 
 FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -61,6 +67,178 @@ def test_several_corpora_and_several_columns(minimal: Path) -> None:
     )
 
 
+def test_columns_of_symbols(minimal: Path) -> None:
+    features = "{column: 1, as: words, separator: ';'}"
+    recipe = load_recipe(
+        minimal,
+        [
+            f"data.train={{file: a.tsv, source: [lemma, {features}], target: form}}",
+            f"data.validation={{dataset: inflection, source: [0, {features}], target: 2}}",
+        ],
+    )
+    assert recipe.data.train == (
+        Table(minimal.parent / "a.tsv", ("lemma", 1), "form", symbols=(None, Symbols(";"), None)),
+    )
+    (validation,) = recipe.data.validation
+    assert (validation.source_symbols, validation.target_symbols) == ((None, Symbols(";")), None)
+    phonemes = "{source: words, target: {file: phonemes, as: words}}"
+    (train,) = load_recipe(minimal, [f"data.train={phonemes}", f"data.validation={phonemes}"]).data.train
+    assert train == ParallelText(minimal.parent / "words", minimal.parent / "phonemes", symbols=(None, Symbols(" ")))
+    (text,) = load_recipe(minimal).data.train
+    assert (text.source_symbols, text.target_symbols) == ((None,), None)
+
+
+def test_corpora_have_prefixes_and_weights(minimal: Path) -> None:
+    corpora = (
+        "[{source: a, target: b, prefix: <2de>, weight: 3}, {source: b, target: a, prefix: 'to en: ', weight: .5}]"
+    )
+    train = load_recipe(minimal, [f"data.train={corpora}", "data.validation.prefix=<2de>"]).data.train
+    assert [(corpus.prefix, corpus.weight) for corpus in train] == [("<2de>", 3.0), ("to en: ", 0.5)]
+
+
+@pytest.mark.parametrize(("validation", "amount"), [("{share: 0.02}", 0.02), ("{share: 1.e-3}", 0.001), ("500", 500)])
+def test_validation_pairs_may_be_a_part_of_the_training_pairs(minimal: Path, validation: str, amount: float) -> None:
+    corpora = "[{source: a, target: b, prefix: <2de>}, {source: b, target: a}]"
+    data = load_recipe(minimal, [f"data.train={corpora}", f"data.validation={validation}"]).data
+    assert (data.train, data.validation) == split(load_recipe(minimal, [f"data.train={corpora}"]).data.train, amount)
+
+
+def test_names_of_files_start_at_the_recipe_wherever_one_is(
+    minimal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "set").mkdir()
+    for overrides, folder in (
+        ([], tmp_path),
+        (["data.folder=~/x"], Path.home() / "x"),
+        (["data.folder=/y"], Path("/y")),
+    ):
+        monkeypatch.chdir(tmp_path)
+        recipe = load_recipe(Path("minimal.yaml"), overrides)
+        monkeypatch.chdir("/")
+        assert load_recipe(minimal, overrides).data == recipe.data
+        assert recipe.folder == tmp_path
+        assert recipe.data.train == (ParallelText(folder / "a.en", folder / "a.de"),)
+    minimal.write_text(minimal.read_text().replace("data:\n", "data:\n  folder: texts\n"))
+    dataset = "data.test={dataset: set, source: en, target: de}"
+    recipe = load_recipe(minimal, [dataset])
+    assert recipe.data.validation[0].files == (tmp_path / "texts" / "b.tsv",)
+    assert recipe.data.test == (HubDataset(str(tmp_path / "texts" / "set"), ("en",), "de"),)
+
+
+def test_paths_on_the_command_line_start_at_the_current_directory_and_stay_as_they_were_typed(
+    minimal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work" / "one").mkdir(parents=True)
+    minimal.write_text(yaml.safe_dump(MINIMAL | {"tokenizer": {}, "model": {}}))
+    monkeypatch.chdir(tmp_path / "work")
+    recipe = load_recipe(minimal, ["data.folder=../texts", "model.from=one"])
+    assert recipe.data.train[0].files == (tmp_path / "texts" / "a.en", tmp_path / "texts" / "a.de")
+    assert recipe.model_from == str(tmp_path / "work" / "one")
+    assert (recipe.keys["data.folder"], recipe.keys["model.from"]) == ("../texts", "one")
+    assert load_recipe(minimal, ["tokenizer.from=one"]).tokenizer.from_ == str(tmp_path / "work" / "one")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text(recipe.text)
+    (run / "prepared.json").write_text(json.dumps({"places": recipe.places.as_json()}))
+    monkeypatch.chdir("/")
+    assert load_recipe(run / "recipe.yaml") == recipe
+    moved = load_recipe(run / "recipe.yaml", ["data.folder=texts"])
+    assert moved.data.train[0].files == (Path("/texts/a.en"), Path("/texts/a.de"))
+    assert moved.model_from == recipe.model_from
+
+
+def test_names_in_a_run_start_where_they_did_when_it_began(
+    minimal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text(minimal.read_text())
+    (run / "prepared.json").write_text(json.dumps({"places": {"": str(tmp_path / "begun")}}))
+    assert load_recipe(run / "recipe.yaml").data.train[0].files[0] == tmp_path / "begun" / "a.en"
+    (run / "prepared.json").write_text("{}")  # of a version that started at the current directory
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(run / "recipe.yaml").data.train[0].files[0] == tmp_path / "a.en"
+    (run / "prepared.json").unlink()  # somebody's own recipe
+    assert load_recipe(run / "recipe.yaml").data.train[0].files[0] == run / "a.en"
+
+
+def test_a_run_of_the_tokenizer_that_is_no_more_can_be_used(minimal: Path, tmp_path: Path) -> None:
+    minimal.write_text(minimal.read_text().replace("kind: bpe", "kind: hybrid"))
+    with pytest.raises(
+        RecipeError, match=r"'hybrid' is no more: say which columns hold symbols, as in target: {column"
+    ):
+        load_recipe(minimal)
+    (tmp_path / "recipe.yaml").write_text(minimal.read_text())
+    (tmp_path / "prepared.json").write_text("{}")
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    with pytest.raises(RecipeError, match="'hybrid' is no more"):
+        prepare(recipe, tmp_path / "new")
+
+
+def test_a_preset_gives_the_fields_that_are_not_beside_it(minimal: Path) -> None:
+    tiny = {key: value for key, value in preset("tiny").items() if key != "vocab_size"}
+    with pytest.raises(RecipeError, match=r"model\.preset: cannot stand beside model\.from"):
+        load_recipe(minimal, ["model.preset=tiny", "model.from=our/model"])
+    recipe = load_recipe(minimal, ["model.dropout=0.2", "model.preset=tiny"])
+    assert recipe.model == tiny | {"dropout": 0.2}  # and none of the file's, in the place of which the preset comes
+    assert "preset" not in recipe.text  # what a preset is may change in later versions
+    minimal.write_text(minimal.read_text().replace("d_model: 32\n  num_heads: 4", "preset: tiny\n  d_model: 64"))
+    assert load_recipe(minimal).model == tiny | {"d_model": 64}
+    assert load_recipe(minimal, ["model.preset=null"]).model == {"d_model": 64}
+
+
+@pytest.mark.parametrize("section", ["model", "tokenizer"])
+def test_what_a_training_starts_from_is_a_directory_or_on_the_hub(minimal: Path, tmp_path: Path, section: str) -> None:
+    def start(place: str) -> str | None:
+        minimal.write_text(yaml.safe_dump(MINIMAL | {"tokenizer": {}, "model": {}} | {section: {"from": place}}))
+        recipe = load_recipe(minimal)
+        return recipe.model_from if section == "model" else recipe.tokenizer.from_
+
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    assert start("runs/one") == str(tmp_path / "runs" / "one")
+    assert start("runs/two") == "runs/two"
+    assert start("our-model_1.0") == "our-model_1.0"
+    for path in ("runs/one/checkpoint-5", "./two", "../two", "/two"):  # what no model on the Hub can be called
+        assert start(path) == str((tmp_path / path).resolve())
+    assert start(None) is None
+
+
+def test_the_size_of_a_model_that_is_given_may_be_said_in_part(minimal: Path) -> None:
+    minimal.write_text(yaml.safe_dump(MINIMAL | {"tokenizer": {}, "model": {"from": "our/model", "d_model": 100}}))
+    assert load_recipe(minimal).model == {"d_model": 100}  # though not 8 heads, as there are usually, fit to it
+
+
+@pytest.mark.parametrize(
+    ("override", "begins", "kinds"),
+    [
+        ("data.train=a.en", "data.train: must be a mapping of keys to values, not 'a.en'", "{source: train.en, target"),
+        (
+            "data.train.sorce=a",
+            "data.train: there is no key 'sorce'; did you mean 'source'?",
+            "{file: pairs.tsv, source",
+        ),
+        ("data.train=[{}, {}]", "data.train[0].source: is missing", "{dataset: wmt/wmt14, name: de-en, source: en, "),
+        ("data.train=null", "data.train: is missing", "{generated: spoken_forms, split: train, size: 1000}"),
+        (
+            "data.validation=0.02",
+            "data.validation: must be a mapping of keys to values, not 0.02",
+            "\n  {share: 0.02} ",
+        ),
+        ("data.test=[]", "data.test: is empty", "(or a list of several corpora)"),
+    ],
+)
+def test_a_corpus_that_is_not_written_as_one_is_shown_how_all_kinds_are_written(
+    minimal: Path, override: str, begins: str, kinds: str
+) -> None:
+    with pytest.raises(RecipeError) as error:
+        load_recipe(minimal, [override])
+    assert str(error.value).startswith(begins + "\n")
+    assert kinds in str(error.value)
+    for example, _ in EXAMPLES.values():
+        load_recipe(minimal, [f"data.test={example}"])
+
+
 @pytest.mark.parametrize(
     ("override", "key", "value"),
     [
@@ -95,6 +273,48 @@ def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> No
         ("data.trian={}", "data: there is no key 'trian'; did you mean 'train'?"),
         ("data.train.sorce=a", "data.train: there is no key 'sorce'; did you mean 'source'?"),
         ("data.train=[{source: a}]", "data.train.target: is missing"),
+        ("data.train.symbols=[]", "data.train: there is no key 'symbols'"),
+        ("data.train.prefix=3", "data.train.prefix: 3 is int, expected str"),
+        ('data.train.prefix="a\\n"', r"data.train.prefix: 'a\n' must be text without a line break"),
+        ('data.train.source="a\\0"', r"data.train.source: 'a\x00' cannot be the name of a file or folder"),
+        ("data.train.source=[a]", "data.train.source: ['a'] is list, expected str"),
+        ("data.validation.source=[]", "data.validation.source: has no column"),
+        ("data.validation.source=[[1]]", "data.validation.source: [1] is list, expected str or int"),
+        ("data.train.weight=0", "data.train: weight (0.0) must be more than 0"),
+        ("data.train.weight=.nan", "data.train: weight (nan) must be more than 0, and finite"),
+        ("data.validation.weight=1", "data.validation: weight (1.0) has an effect in data.train only"),
+        (
+            "data.train=[{source: a, target: b}, {source: c, target: d, weight: 1}]",
+            "data.train[0]: has no weight, and data.train[1] has one: give all or none",
+        ),
+        (
+            "data.validation.target={column: 1, as: words, separator: ;}",
+            "data.validation: has sources of text, and targets of symbols between ';', and the first corpus of "
+            "data.train has sources of text, and targets of text: they must be the same",
+        ),
+        (
+            "data.train.target={file: b, as: letters}",
+            "data.train.target.as: 'letters' must be 'words'; ordinary text is",
+        ),
+        ("data.train.target={fiel: b, as: words}", "data.train.target: there is no key 'fiel'; did you mean 'file'?"),
+        ("data.train.target={file: b}", "data.train.target: {'file': 'b'} is not as in {file: X, as: words"),
+        (
+            "data.train.target={file: {}, as: words}",
+            "data.train.target: {'file': {}, 'as': 'words'} is not as in {file",
+        ),
+        (
+            "data.train.target={file: b, as: words, separator: ''}",
+            "data.train.target.separator: '' must be text without",
+        ),
+        ("data.validation=0", "data.validation: 0 must be at least 1"),
+        ("data.validation={share: 1}", "data.validation.share: 1.0 must be more than 0 and less than 1"),
+        ("data.validation={share: .nan}", "data.validation.share: nan must be more than 0 and less than 1"),
+        ("data.validation={share: 0.1, seed: 3}", "data.validation: 'seed' cannot stand beside share"),
+        ("model.preset=tyny", "model.preset: there is no preset 'tyny'; did you mean 'tiny'?"),
+        ("model.from=our/model", "tokenizer.kind: cannot stand beside model.from, which has its tokenizer"),
+        ("tokenizer.from=our/tokenizer", "tokenizer.kind: cannot stand beside tokenizer.from, which has its tokenizer"),
+        ("tokenizer.from_=a", "tokenizer: there is no key 'from_'; did you mean 'from'?"),
+        ("model.from=3", "model.from: 3 is int, expected str or null"),
         ("data.train=a.en", "data.train: must be a mapping of keys to values, not 'a.en'"),
         ("model.d_model=30", "model: ValueError: d_model (30) must be divisible by num_heads (4)"),
         ("model.dropout=much", "model.dropout: 'much' is str, expected float or int"),
@@ -294,3 +514,15 @@ def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path)
             messages.append(str(error))
     assert 5_000 < len(messages) < 9_900
     assert max(len(message.splitlines()) for message in messages) <= 7  # kinds of corpora, a line each
+
+
+def test_a_path_is_the_one_that_the_system_would_open(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    (tmp_path / "a" / "blob").write_text("x\ty\n")
+    (tmp_path / "a" / "pairs.tsv").symlink_to("blob")
+    assert located("../pairs.tsv", tmp_path / "link", "data.train") == tmp_path / "a" / "pairs.tsv"
+    assert located("..", tmp_path / "link", "data.folder") == tmp_path / "a"
+    assert located("link/pairs.tsv", tmp_path, "data.train") == tmp_path / "link" / "pairs.tsv"
+    with pytest.raises(RecipeError, match=r"data\.folder: '~nobody-of-this-name': Could not determine home"):
+        located("~nobody-of-this-name", tmp_path, "data.folder")
