@@ -11,13 +11,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ..data.corpus import Corpus, read_pairs
+from ..data.corpus import read_pairs
 from ..data.dataset import lengths_of
 from ..data.errors import InvalidDataError
 from ..messages import say
 from . import shipped, yaml12
 from .check import Report, check
-from .data_section import read_data_section
 from .given import Given, data_section
 from .preparation import prepare
 from .proposal import Facts, Values, draft, look, proposal
@@ -76,7 +75,9 @@ def refuse_existing(file: Path) -> None:
 
 
 def facts_of(data: Mapping[str, Any], folder: Path) -> Facts:
-    corpora: tuple[Corpus, ...] = read_data_section({"train": data["train"], "validation": data["train"]}, folder).train
+    with tempfile.TemporaryDirectory() as scratch:
+        recipe = loaded({"data": {"validation": data["train"]} | dict(data)}, folder, Path(scratch))
+    corpora = recipe.data.train
     symbols = (*corpora[0].source_symbols, corpora[0].target_symbols)
     return look(read_pairs(corpora), tuple(what is not None for what in symbols))
 
@@ -96,8 +97,8 @@ def lengths_with(values: Values, folder: Path) -> Any:
 def loaded(values: Values, folder: Path, scratch: Path) -> Recipe:
     """The recipe with these values, as if it stood in `folder`."""
     file = scratch / "draft.yaml"
-    file.write_text(yaml12.dump(values), encoding="utf-8")
-    return load_recipe(file, [f"data.folder={yaml12.dump_line(str(folder))}"])
+    file.write_text(yaml12.dump(values | {"data": values["data"] | {"folder": str(folder)}}), encoding="utf-8")
+    return load_recipe(file)
 
 
 def comment(facts: Facts, report: Report, file: Path, command: Sequence[str]) -> str:

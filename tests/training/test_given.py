@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_vanilla.data.errors import InvalidDataError
-from hf_vanilla.training.data_section import read_data_section
 from hf_vanilla.training.given import Given, data_section, symbols_in
+from hf_vanilla.training.recipe import load_recipe
 
 LEMMAS = ["gehen", "laufen", "singen", "rufen", "lesen", "sehen"] * 4
 FORMS = [f"{lemma}st" for lemma in LEMMAS]
@@ -34,8 +34,9 @@ def write(name: str, *columns: list[str], header: str = "", separator: str = "\t
 
 
 def pairs_of(data: dict[str, Any], folder: Path) -> list[tuple[tuple[str, ...], str]]:
-    section = read_data_section(data | {"validation": data["train"]}, folder)
-    return [(pair.source, pair.target) for corpus in section.train for pair in corpus]
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(json.dumps({"data": data | {"validation": data["train"]}}))
+    return [(pair.source, pair.target) for corpus in load_recipe(recipe).data.train for pair in corpus]
 
 
 def test_two_files_with_their_languages_relative_to_the_recipe(here: Path) -> None:
