@@ -144,8 +144,8 @@ BATCHES_AN_EPOCH = 50  # of text: the Multi30k recipes have 58
 TOKENS_OF_TEXT = (1024, 8192)  # of a batch, at least and at most: the quick start's and Multi30k's
 TOKENS_OF_BASE = 25_000  # of a step: the paper's (5.1)
 
-# How many pairs a training sees, repetitions counted: Multi30k's 5 million in 172 epochs, CMUdict's 9.6 million in
-# 88, inflection's 8 million in 2,000 (20,000 steps of 400 examples), the paper's base model 90 million in 20.
+# How many pairs a training sees, repetitions counted: Multi30k's 5 million in 172 epochs, CMUdict's 9 million in
+# 82, inflection's 8 million in 2,000 (20,000 steps of 400 examples), the paper's base model 90 million in 20.
 PAIRS_SEEN = 6_000_000
 FEWEST_EPOCHS = 20
 MOST_EPOCHS = {"text": 200, "spelt": 2000}
