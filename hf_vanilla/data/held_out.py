@@ -2,7 +2,8 @@
 Validation pairs that are held out of the training corpora, chosen by a hash of their sources.
 
 So the choice depends neither on the order of files and lines nor on chance. Pairs of the same source are all on one
-side: the several targets of a source, and copies that differ in case or white space only.
+side: the several targets of a source, and copies that differ in case or white space only. (A pair that another corpus
+has the other way round, as for a model of both directions, has another source there.)
 """
 
 import hashlib

@@ -168,7 +168,7 @@ def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[
 
 
 def _files(keys: Mapping[str, Any], places: Places) -> dict[str, Any]:
-    """What is named by the keys that can name the same in several ways, by relative and by absolute paths."""
+    """What the keys with paths name: equal for relative and absolute paths of the same files."""
     section = {key.removeprefix("data."): value for key, value in keys.items() if key.startswith("data.")}
     data = read_data_section(section, places)
     corpora = {"data.train": data.train, "data.validation": data.validation}
