@@ -7,13 +7,14 @@ Auto classes, for which it needs PyTorch, and that takes seconds that `--help` s
 
 import click
 
+from .beginning import init, recipes
 from .benchmarking import benchmark
 from .environment import env
 from .measuring import evaluate
 from .training import average, check, train
 from .translating import translate
 
-COMMANDS = (check, train, average, translate, evaluate, benchmark, env)
+COMMANDS = (init, recipes, check, train, average, translate, evaluate, benchmark, env)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

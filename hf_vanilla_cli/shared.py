@@ -11,7 +11,21 @@ from typing import Any
 import click
 
 run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-recipe_argument = click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+class NameOrPath(click.Path):
+    """A recipe: a file, or the name of one that comes with this package, such as `quickstart`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from hf_vanilla.training.shipped import find
+
+        try:
+            return super().convert(find(value), param, ctx)
+        except FileNotFoundError as error:
+            self.fail(str(error), param, ctx)
+
+
+recipe_argument = click.argument("recipe", type=NameOrPath(exists=True, dir_okay=False, path_type=Path))
 overrides_argument = click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
 output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="The run directory; if not given, runs/ and RECIPE's name."

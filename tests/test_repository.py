@@ -2,14 +2,17 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import warm
 
 import hf_vanilla
+from hf_vanilla.training import shipped
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -71,3 +74,36 @@ def test_importing_the_package_imports_nothing_heavy_but_torch_and_transformers(
         "import sys, hf_vanilla; print([m for m in ('datasets', 'matplotlib', 'click', 'pandas') if m in sys.modules])"
     )
     assert run("-c", code, fresh=True).strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which a wheel of this repository was installed."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site-packages")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("hf_vanilla", "hf_vanilla_cli", "configs"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    run("-c", build, str(source), cwd=source, fresh=True)
+    (wheel,) = source.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(target)
+    return target
+
+
+def test_the_wheel_has_every_module_recipe_preset_and_launcher_file(installed: Path) -> None:
+    here = {path.relative_to(ROOT) for name in ("hf_vanilla", "hf_vanilla_cli") for path in (ROOT / name).rglob("*.*")}
+    here = {path.as_posix() for path in here if path.suffix != ".pyc"}
+    here |= {f"hf_vanilla/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.*")}
+    there = {path.relative_to(installed).as_posix() for path in installed.rglob("*.*") if path.is_file()}
+    assert here == {path for path in there if ".dist-info/" not in path}
+
+
+def test_names_are_found_in_what_was_installed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = {name: shipped.named(name).read_text() for name in ("quickstart", "models/tiny", "accelerate/ddp")}
+    known = shipped.names()
+    monkeypatch.setattr(shipped, "__file__", str(installed / "hf_vanilla" / "training" / "shipped.py"))
+    assert shipped.names() == known
+    for name, text in checkout.items():
+        assert shipped.named(name).is_relative_to(installed)
+        assert shipped.named(name).read_text() == text

@@ -69,7 +69,8 @@ _UPLOAD = (
     "AutoModelForSeq2SeqLM and call its push_to_hub"
 )
 _LAUNCHER = (
-    "how processes share the model is up to the launcher: accelerate launch --config_file configs/accelerate/FILE"
+    "how processes share the model is up to the launcher: accelerate launch --config_file FILE, of which "
+    "`hf-vanilla recipes` lists ours"
 )
 _COMMAND = "the command decides: hf-vanilla train, evaluate or translate"
 

@@ -44,12 +44,12 @@ def presets() -> list[str]:
 def find(name_or_path: str | Path) -> Path:
     """A path that exists and is no folder, or else the file of ours with that name."""
     path = Path(name_or_path)
-    return path if path.exists() and not path.is_dir() else named(str(name_or_path))
+    return path if path.exists() and not path.is_dir() else named(str(name_or_path), "file and no recipe")
 
 
-def named(name: str) -> Path:
+def named(name: str, what: str = "recipe") -> Path:
     """The file of ours with that name: `quickstart`, `models/tiny` or `accelerate/ddp`."""
-    return _one_of([*names(), *names(MODELS), *names(LAUNCHERS)], name, "recipe")
+    return _one_of([*names(), *names(MODELS), *names(LAUNCHERS)], name, what)
 
 
 def preset(name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ PyYAML follows YAML 1.1, in which 1:30 is 90, 010 is 8, `no` is false and 5e-3 a
 replaces what scalars mean.
 """
 
+import math
 import re
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -40,6 +41,12 @@ def load(text: str) -> Any:
 def dump(value: Any) -> str:
     """`value` as YAML, with quotes around strings that a reader of YAML 1.1 or of 1.2 would take for something else."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def dump_line(value: Any) -> str:
+    """`dump` on a single line, to stand after a key."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": True, "width": math.inf}
+    return yaml.dump([value], Dumper=_Dumper, **options).strip()[1:-1]
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.Node) -> dict[Hashable, Any]:
