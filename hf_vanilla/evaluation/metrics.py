@@ -1,9 +1,9 @@
 """
 The metrics: BLEU, chrF, chrF++, TER, exact match and error rates, all of them in percent.
 
-A metric counts in each sentence what its score is made of, n-grams that match or edits for example. The score of any set
-of sentences follows from the sums of these counts, so that the text is looked at only once, also for the 1000 resamples
-of a confidence interval. Nothing here imports PyTorch or `evaluate`, which would take seconds.
+A metric counts in each sentence what its score is made of, n-grams that match or edits for example. The score of any
+set of sentences follows from the sums of these counts, so that the text is looked at only once, also for the 1000
+resamples of a confidence interval. Nothing here imports PyTorch or `evaluate`, which would take seconds.
 """
 
 import difflib
@@ -90,7 +90,7 @@ class SacrebleuMetric(Metric):
         return str(self.metric.get_signature())
 
     def _score(self, sums: Sums) -> Any:
-        return self.metric._compute_score_from_stats(sums)
+        return self.metric._compute_score_from_stats(sums)  # type: ignore[arg-type] # it asks for a list, and indexes it
 
 
 class Bleu(SacrebleuMetric):
@@ -201,8 +201,7 @@ class TokenErrorRate(ErrorRate):
 
 
 METRICS: dict[str, type[Metric]] = {
-    metric.name: metric
-    for metric in (Bleu, Chrf, ChrfPlusPlus, Ter, ExactMatch, CharacterErrorRate, TokenErrorRate)
+    metric.name: metric for metric in (Bleu, Chrf, ChrfPlusPlus, Ter, ExactMatch, CharacterErrorRate, TokenErrorRate)
 }
 
 

@@ -1,0 +1,146 @@
+"""
+A run and test sets to outcomes: read the recipe, translate, compare with the references.
+
+It is above training, inference and evaluation because it takes all three.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .data.corpus import Corpus, HubDataset, Pair, ParallelText, Table, read_pairs
+from .data.errors import InvalidDataError
+from .evaluation.examples import Examples, Files, examples_of, prefix_of, read_examples, read_translations
+from .evaluation.measurements import part_of
+from .evaluation.metrics import Metric, Option, metrics_with
+from .evaluation.outcome import Outcome, System, outcome_of
+from .inference.translator import Translator
+from .run_directory import RECIPE
+from .training.recipe import Recipe, RecipeError, load_recipe
+
+Row = tuple[str, tuple[str, ...]]
+"""What is translated: a prefix and the parts of a source."""
+
+EVALUATION_KEYS = (
+    *("data.", "generation."),
+    *("training.metrics", "training.bleu_tokenize", "training.group_references"),
+)
+"""Beginnings of the keys of a recipe that an evaluation depends on."""
+
+
+def recipe_with(run: Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe of a run with overrides, of keys that an evaluation depends on."""
+    for override in overrides:
+        if not override.startswith(EVALUATION_KEYS):
+            raise RecipeError(
+                f"{override!r}: an evaluation does not depend on this key; it can change {', '.join(EVALUATION_KEYS)}"
+            )
+    return load_recipe(run / RECIPE, overrides)
+
+
+def generation_of(recipe: Recipe, overrides: Sequence[str]) -> dict[str, Any]:
+    """The generation settings that were overridden. All others are in the run's generation config."""
+    named = {override.partition("=")[0] for override in overrides}
+    return {key: value for key, value in recipe.generation.items() if f"generation.{key}" in named}
+
+
+def metrics_of(recipe: Recipe, **options: Option) -> list[Metric]:
+    try:
+        return metrics_with({"tokenize": recipe.training.bleu_tokenize, **options}, recipe.training.metrics)
+    except ValueError as error:
+        raise RecipeError(f"training.metrics: {error}") from None
+
+
+def measured_split(
+    run: Path,
+    recipe: Recipe,
+    split: str,
+    metrics: Sequence[Metric],
+    generation: Mapping[str, Any] | None = None,
+    against: Sequence[Path] = (),
+) -> list[Outcome]:
+    """The whole split comes first, then, if it has several corpora, each of them."""
+    corpora = {"test": recipe.data.test, "validation": recipe.data.validation}[split]
+    if not corpora:
+        raise InvalidDataError(f"{run / RECIPE}: has no data.{split}; measure another split")
+    pairs: list[Pair] = []
+    examples: list[Examples] = []
+    for name, corpus in zip(names_of(corpora), corpora, strict=True):
+        found = list(read_pairs([corpus]))
+        examples.append(examples_of(part_of(split, name), found, len(pairs), recipe.training.group_references))
+        pairs += found
+    whole = examples_of(split, pairs, grouped=recipe.training.group_references)
+    examples = [whole, *examples] if len(corpora) > 1 else [whole]
+    rows = [(prefix_of(pair), pair.source) for pair in pairs]
+    return measured(run, rows, examples, metrics, generation or {}, against, {f"data.{split}": len(pairs)})
+
+
+def measured_files(
+    run: Path,
+    recipe: Recipe,
+    sets: Sequence[Files],
+    metrics: Sequence[Metric],
+    generation: Mapping[str, Any],
+    against: Sequence[Path] = (),
+) -> list[Outcome]:
+    examples, _ = read_examples(sets, parts_of(recipe.data.train[0]))
+    rows = [("", tuple(source)) for each in examples for source in each.sources or ()]
+    return measured(run, rows, examples, metrics, generation, against, {each.name: len(each.rows) for each in examples})
+
+
+def measured(
+    run: Path,
+    rows: Sequence[Row],
+    examples: Sequence[Examples],
+    metrics: Sequence[Metric],
+    generation: Mapping[str, Any],
+    against: Sequence[Path],
+    sizes: Mapping[str, int],
+) -> list[Outcome]:
+    """
+    Translate all rows and measure each test set.
+
+    Args:
+        sizes: How many lines each file of `against` must have, by what it is the translation of.
+    """
+    baseline = None
+    if [path for path in against if not path.is_dir()]:
+        names = ", ".join(map(str, against))
+        baseline = System(names, read_translations(against, sizes))  # first: a wrong file is found before the work
+    system = System(str(run), translations_of(run, rows, generation))
+    if against and baseline is None:
+        baseline = System(str(against[0]), translations_of(against[0], rows, {}))
+    return [outcome_of(each, metrics, system, baseline) for each in examples]
+
+
+def translations_of(run: Path, rows: Sequence[Row], generation: Mapping[str, Any]) -> list[str]:
+    """A translation of each row; what occurs several times is translated once."""
+    unique = list(dict.fromkeys(rows))
+    prefixes = [prefix for prefix, _ in unique]
+    options = dict(generation) | ({"prefix": prefixes} if any(prefixes) else {})
+    found = Translator.from_pretrained(run).translate([source for _, source in unique], **options)
+    translations = dict(zip(unique, found, strict=True))
+    return [translations[row] for row in rows]
+
+
+def names_of(corpora: Sequence[Corpus]) -> list[str]:
+    """A name for each corpus: of its file or dataset, and its position where others have the same."""
+    names = list(map(name_of, corpora))
+    return [f"{name} ({position})" if names.count(name) > 1 else name for position, name in enumerate(names, start=1)]
+
+
+def name_of(corpus: Corpus) -> str:
+    match corpus:
+        case ParallelText():
+            return corpus.source.name
+        case Table():
+            return corpus.file.name
+        case HubDataset():
+            return corpus.dataset
+        case _:
+            return corpus.generated
+
+
+def parts_of(corpus: Corpus) -> int:
+    """How many parts a source has."""
+    return len(corpus.source) if isinstance(corpus, Table | HubDataset) else 1
