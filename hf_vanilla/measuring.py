@@ -40,8 +40,9 @@ def recipe_with(run: Path, overrides: Sequence[str]) -> Recipe:
 
 def generation_of(recipe: Recipe, overrides: Sequence[str]) -> dict[str, Any]:
     """The generation settings that were overridden. All others are in the run's generation config."""
-    named = {override.partition("=")[0] for override in overrides}
-    return {key: value for key, value in recipe.generation.items() if f"generation.{key}" in named}
+    names = (override.partition("=")[0].split(".") for override in overrides)
+    named = {key for section, key, *_ in names if section == "generation"}
+    return {key: value for key, value in recipe.generation.items() if key in named}
 
 
 def metrics_of(recipe: Recipe, **options: Option) -> list[Metric]:
@@ -82,9 +83,16 @@ def measured_files(
     metrics: Sequence[Metric],
     generation: Mapping[str, Any],
     against: Sequence[Path] = (),
+    prefix: str = "",
 ) -> list[Outcome]:
+    """
+    Measure a run on files.
+
+    Args:
+        prefix: What the run reads before each source.
+    """
     examples, _ = read_examples(sets, parts_of(recipe.data.train[0]))
-    rows = [("", tuple(source)) for each in examples for source in each.sources or ()]
+    rows = [(prefix, tuple(source)) for each in examples for source in each.sources or ()]
     return measured(run, rows, examples, metrics, generation, against, {each.name: len(each.rows) for each in examples})
 
 
@@ -103,14 +111,18 @@ def measured(
     Args:
         sizes: How many lines each file of `against` must have, by what it is the translation of.
     """
-    baseline = None
-    if [path for path in against if not path.is_dir()]:
-        names = ", ".join(map(str, against))
-        baseline = System(names, read_translations(against, sizes))  # first: a wrong file is found before the work
+    baseline = baseline_of(against, rows, sizes)  # first: what is wrong with it is found before the work
     system = System(str(run), translations_of(run, rows, generation))
-    if against and baseline is None:
-        baseline = System(str(against[0]), translations_of(against[0], rows, {}))
     return [outcome_of(each, metrics, system, baseline) for each in examples]
+
+
+def baseline_of(against: Sequence[Path], rows: Sequence[Row], sizes: Mapping[str, int]) -> System | None:
+    """The system to compare with: a run, which translates the rows too, or files with its translations."""
+    if not against:
+        return None
+    if len(against) == 1 and against[0].is_dir():
+        return System(str(against[0]), translations_of(against[0], rows, {}))
+    return System(", ".join(map(str, against)), read_translations(against, sizes))
 
 
 def translations_of(run: Path, rows: Sequence[Row], generation: Mapping[str, Any]) -> list[str]:

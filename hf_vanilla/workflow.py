@@ -24,6 +24,8 @@ from .training.recipe import Recipe, RecipeError, load_recipe
 from .training.run import train
 from .training.saving import RunInUseError, only_writer
 
+SAMPLES = 3  # in the report and in the card
+
 
 def check_scores(recipe: Recipe) -> None:
     """Score a line, so that a metric that does not exist is found before the training and not after it."""
@@ -87,7 +89,7 @@ def measure(
         against: Another run, or a file with another system's translation of each pair.
         lowercase: Whether BLEU and chrF ignore case.
     """
-    recipe, weights = recipe_with(run, overrides), weights_of(run)
+    recipe, weights = recipe_with(run, overrides), weights_of(run)  # these weights, whatever is saved meanwhile
     metrics = metrics_of(recipe, lowercase=lowercase)
     outcomes = measured_split(run, recipe, split, metrics, generation_of(recipe, overrides), against)
     if not overrides and not lowercase:
@@ -101,11 +103,17 @@ def measure_files(
     overrides: Sequence[str] = (),
     against: Sequence[Path] = (),
     lowercase: bool = False,
+    prefix: str = "",
 ) -> list[Outcome]:
-    """Measure a run on files, with the metrics of its recipe. The other arguments are those of `measure`."""
+    """
+    Measure a run on files, with the metrics of its recipe. The other arguments are those of `measure`.
+
+    Args:
+        prefix: What the run reads before each source.
+    """
     recipe = recipe_with(run, overrides)
     metrics = metrics_of(recipe, lowercase=lowercase)
-    return measured_files(run, recipe, sets, metrics, generation_of(recipe, overrides), against)
+    return measured_files(run, recipe, sets, metrics, generation_of(recipe, overrides), against, prefix)
 
 
 def record(run: Path, outcomes: Sequence[Outcome], weights: str) -> None:
@@ -121,8 +129,9 @@ def record(run: Path, outcomes: Sequence[Outcome], weights: str) -> None:
 
 
 def write_report(run: Path, outcomes: Sequence[Outcome], weights: str) -> None:
-    for outcome in outcomes:
-        add_to_report(run, outcome.examples.name, measurement_of(outcome, weights))
+    """Write what was measured of a split, which comes first, and of its corpora. Samples are of the split."""
+    for outcome, samples in zip(outcomes, (SAMPLES, *[0] * len(outcomes)), strict=False):
+        add_to_report(run, outcome.examples.name, measurement_of(outcome, weights, samples))
 
 
 def average(run: Path, number: int, which: str) -> list[Path]:

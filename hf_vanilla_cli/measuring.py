@@ -24,6 +24,7 @@ FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 @overrides_argument
 @click.option("--split", type=click.Choice(["test", "validation"]), help="Of RUN's recipe; test if not given.")
 @click.option("--source", "sources", multiple=True, type=FILE, help="Sources of another test set.")
+@click.option("--prefix", help="What RUN reads before each --source, if it was trained with prefixes.")
 @click.option("--reference", "references", multiple=True, type=FILE, help="Repeat it if there are several.")
 @click.option("--hypothesis", "hypotheses", multiple=True, type=FILE, help="Translations to measure, without RUN.")
 @click.option("--name", "names", multiple=True, help="What to call a test set; if not given, as its file.")
@@ -43,6 +44,7 @@ def evaluate(
     overrides: tuple[str, ...],
     split: str | None,
     sources: tuple[Path, ...],
+    prefix: str | None,
     references: tuple[Path, ...],
     hypotheses: tuple[Path, ...],
     names: tuple[str, ...],
@@ -72,14 +74,16 @@ def evaluate(
     groups = grouped(references, len(hypotheses or sources))
     check_counts(len(groups), sources=sources, hypotheses=hypotheses, names=names)
     if run is None:
-        if overrides or split:
-            raise click.UsageError("overrides and --split belong to a recipe: give RUN")
+        if overrides or split or prefix:
+            raise click.UsageError("overrides, --split and --prefix are for RUN, not for --hypothesis")
         with without_pytorch():
             sets = files_of(sources, groups, hypotheses, names)
             show_outcomes(outcomes_of(sets, against, metrics, tokenize, lowercase), report, as_json)
         return
     if split and sources:
         raise click.UsageError("give either --split or --source and --reference")
+    if prefix and not sources:
+        raise click.UsageError("--prefix goes with --source: the recipe says the prefixes of its own test set")
     overrides += (f"training.metrics={json.dumps(metrics)}",) if metrics else ()
     overrides += (f"training.bleu_tokenize={json.dumps(tokenize)}",) if tokenize else ()
     with working():
@@ -87,7 +91,7 @@ def evaluate(
 
         if sources:
             sets = files_of(sources, groups, hypotheses, names)
-            outcomes = measure_files(run, sets, overrides, against, lowercase)
+            outcomes = measure_files(run, sets, overrides, against, lowercase, prefix or "")
         else:
             outcomes = measure(run, split or "test", overrides, against, lowercase)
         show_outcomes(outcomes, report, as_json)

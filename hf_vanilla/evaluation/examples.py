@@ -96,7 +96,7 @@ def read_translations(files: Sequence[Path], sizes: Mapping[str, int]) -> list[s
     """The translations by another system: a file for each test set, with as many lines as that has."""
     if len(files) != len(sizes):
         raise InvalidDataError(
-            f"{len(files)} files of translations to compare with, for {len(sizes)} test sets: give one file for each"
+            f"--against: {len(files)} for {len(sizes)} test sets; give one run, or one file of translations for each"
         )
     texts = [read_lines(file) for file in files]
     for file, lines, (name, size) in zip(files, texts, sizes.items(), strict=True):

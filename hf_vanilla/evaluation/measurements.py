@@ -17,8 +17,6 @@ from ..run_directory import REPORT, WEIGHTS
 from .outcome import Outcome
 from .significance import Confidence
 
-SAMPLES = 3
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -85,9 +83,9 @@ def is_part(name: str, test_set: str) -> bool:
     return name.startswith(part_of(test_set, ""))
 
 
-def measurement_of(outcome: Outcome, weights: str) -> Measurement:
-    """What the report says of an outcome."""
+def measurement_of(outcome: Outcome, weights: str, samples: int) -> Measurement:
+    """What the report says of an outcome, with its first few examples as samples."""
     examples = outcome.examples
-    first = zip((examples.sources or [])[:SAMPLES], outcome.hypotheses, examples.references, strict=False)
-    samples = [Sample(source, found, references[0]) for source, found, references in first]
-    return Measurement(outcome.scores, weights, samples, outcome.confidence, len(outcome.hypotheses))
+    first = zip((examples.sources or [])[:samples], outcome.hypotheses, examples.references, strict=False)
+    shown = [Sample(source, found, references[0]) for source, found, references in first]
+    return Measurement(outcome.scores, weights, shown, outcome.confidence, len(outcome.hypotheses))

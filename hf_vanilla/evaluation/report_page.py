@@ -167,7 +167,7 @@ def buckets_of(outcome: Outcome, lengths: Lengths) -> list[Bucket]:
     for start, end in zip(starts, ends, strict=True):
         chosen = (start <= lengths) & (lengths <= end)
         bars = [bar_of(outcome.metrics[0], system.counts[0][chosen]) for system in systems]
-        buckets.append(Bucket(f"{start}" if start == end else f"{start} to {end}", int(chosen.sum()), bars))
+        buckets.append(Bucket(f"{start}" if start == end else f"{start}\u2013{end}", int(chosen.sum()), bars))
     return buckets
 
 

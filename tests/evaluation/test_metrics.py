@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import sacrebleu
 from hypothesis import given, settings
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from hf_vanilla.evaluation.metrics import (
     METRICS,
@@ -129,6 +131,28 @@ def test_chrf_is_that_of_sacrebleu(lowercase: bool) -> None:
     scores = score("chrf", HYPOTHESES, REFERENCES, lowercase=lowercase)
     assert scores["chrf"] == CHRF(lowercase=lowercase).corpus_score(HYPOTHESES, [REFERENCES]).score
     assert (scores["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score) == (not lowercase)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_chrf_plus_plus_is_that_of_sacrebleu(lowercase: bool) -> None:
+    scores = score("chrf++", HYPOTHESES, SEVERAL, lowercase=lowercase)
+    metric = CHRF(lowercase=lowercase, word_order=2)
+    assert scores["chrf++"] == metric.corpus_score(HYPOTHESES, list(zip_longest(*SEVERAL))).score
+    assert scores["chrf++"] != score("chrf", HYPOTHESES, SEVERAL, lowercase=lowercase)["chrf"]
+    assert parsed(scores["chrf++_signature"])["nw"] == "2"
+
+
+def test_ter_is_that_of_sacrebleu() -> None:
+    hypotheses, groups = HYPOTHESES * 9, [group * (1 + i % 2) for i, group in enumerate(SEVERAL * 9)]
+    scores = score("ter", hypotheses, groups)  # lengths of references are thirds and halves: sums are rounded
+    assert scores["ter"] == TER().corpus_score(hypotheses, list(zip_longest(*groups))).score
+    assert parsed(scores["ter_signature"])["case"] == "lc"
+
+
+def test_ter_counts_a_moved_phrase_once() -> None:
+    moved, references = ["x y a b c d e"], ["a b c d e x y"]
+    assert score("ter", moved, references)["ter"] == pytest.approx(100 * 1 / 7)
+    assert score("token_error_rate", moved, references)["token_error_rate"] == pytest.approx(100 * 4 / 7)
 
 
 def test_chrf_of_ngrams_counted_by_hand() -> None:
@@ -409,6 +433,18 @@ def test_what_is_not_text_is_refused(predictions: Any, references: Any, message:
         score("exact_match", predictions, references)
     with pytest.raises(TypeError, match=message):
         TextMetric("exact_match").add_batch(predictions=predictions, references=references)
+
+
+@pytest.mark.parametrize("tokenizer", ["ja-mecab", "spm"])
+def test_a_tokenizer_that_is_not_installed_is_said_in_one_line(
+    tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise RuntimeError("\nextra dependencies are needed:\n    pip install sacrebleu[ja]\n")
+
+    monkeypatch.setattr("hf_vanilla.evaluation.metrics.BLEU.__init__", missing)
+    with pytest.raises(ValueError, match=rf"^tokenizer '{tokenizer}': extra dependencies are needed: pip install"):
+        report(["a"], ["a"], tokenize=tokenizer)
 
 
 def test_unknown_names_are_answered_with_the_nearest_known() -> None:
