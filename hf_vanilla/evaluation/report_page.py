@@ -160,12 +160,13 @@ def has_words(texts: Sequence[str]) -> bool:
 
 def buckets_of(outcome: Outcome, lengths: Lengths) -> list[Bucket]:
     """The first metric by length, with about as many sentences in each bucket."""
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, BUCKETS + 1), method="lower"))
-    starts, ends = edges[: max(1, len(edges) - 1)], [*(edges[1:-1] - 1), edges[-1]]
+    starts = np.unique(np.quantile(lengths, np.arange(BUCKETS) / BUCKETS, method="lower"))
+    bucket_of = np.searchsorted(starts, lengths, side="right") - 1
     systems = [outcome, outcome.baseline] if outcome.baseline else [outcome]
     buckets = []
-    for start, end in zip(starts, ends, strict=True):
-        chosen = (start <= lengths) & (lengths <= end)
+    for position in range(len(starts)):
+        chosen = bucket_of == position
+        start, end = lengths[chosen].min(), lengths[chosen].max()
         bars = [bar_of(outcome.metrics[0], system.counts[0][chosen]) for system in systems]
         buckets.append(Bucket(f"{start}" if start == end else f"{start}\u2013{end}", int(chosen.sum()), bars))
     return buckets

@@ -436,9 +436,7 @@ def test_what_is_not_text_is_refused(predictions: Any, references: Any, message:
 
 
 @pytest.mark.parametrize("tokenizer", ["ja-mecab", "spm"])
-def test_a_tokenizer_that_is_not_installed_is_said_in_one_line(
-    tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_that_is_not_installed_is_said_in_one_line(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise RuntimeError("\nextra dependencies are needed:\n    pip install sacrebleu[ja]\n")
 

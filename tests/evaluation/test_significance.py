@@ -19,7 +19,23 @@ from hf_vanilla.evaluation.metrics import METRICS, metrics_with
 from hf_vanilla.evaluation.significance import confidence_of, p_value, resample, scores_of_resamples
 from hf_vanilla_cli import main
 
-WORDS = ["Der", "Hund", "läuft", "über", "die", "Straße", ",", ".", "3,5", "U.S.A.", "猫が", "好き", "İstanbul", "(wow)", "é"]
+WORDS = [
+    "Der",
+    "Hund",
+    "läuft",
+    "über",
+    "die",
+    "Straße",
+    ",",
+    ".",
+    "3,5",
+    "U.S.A.",
+    "猫が",
+    "好き",
+    "İstanbul",
+    "(wow)",
+    "é",
+]
 NAMES = {"BLEU": "bleu", "chrF2": "chrf", "chrF2++": "chrf++", "TER": "ter"}
 
 
