@@ -62,6 +62,7 @@ def evaluate(
     hf-vanilla evaluate RUN
     hf-vanilla evaluate RUN generation.num_beams=1 --against RUN2
     hf-vanilla evaluate RUN --source news.en --reference news.de
+    hf-vanilla evaluate RUN data.test='{file: news.tsv, source: 0, target: 1}'
     hf-vanilla evaluate --hypothesis translations.txt --reference news.de
 
     For several test sets repeat --source (or --hypothesis) and --reference; if each has several references, those of

@@ -18,7 +18,8 @@ from hf_vanilla.data.corpus import GeneratedPairs, HubDataset, ParallelText, Tab
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.evaluation import examples
 from hf_vanilla.evaluation.examples import Files
-from hf_vanilla.training.recipe import RecipeError
+from hf_vanilla.evaluation.metrics import METRICS
+from hf_vanilla.training.recipe import RecipeError, load_recipe
 from hf_vanilla.training.saving import only_writer
 from hf_vanilla.workflow import measure, measure_files
 from hf_vanilla_cli import main
@@ -309,6 +310,12 @@ def test_a_directory_that_is_no_run_is_named(tmp_path: Path) -> None:
     done = evaluate(tmp_path)
     assert done.exit_code == 1
     assert f"Error: {tmp_path / 'recipe.yaml'}: cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_best_checkpoint_is_chosen_by_what_is_better_in_a_metric(make_run: Callable[..., Path], name: str) -> None:
+    recipe = load_recipe(make_run(metrics=[name], metric_for_best_model=name) / "recipe.yaml")
+    assert recipe.greater_is_better != METRICS[name].lower_is_better
 
 
 def test_corpora_have_names_that_differ() -> None:

@@ -78,7 +78,7 @@ def test_no_text_is_markup() -> None:
     page = page_of([outcome(texts, [[text, text[::-1]] for text in texts], texts, texts[::-1], name=HOSTILE[0])])
     reader = Reader(page)
     assert reader.open == []
-    assert not reader.tags & {"script", "img", "a", "iframe", "link", "object", "form", "body2"}
+    assert not reader.tags & {"script", "img", "a", "iframe", "link", "object", "form"}
     assert not [name for name in reader.attributes if name.startswith("on") or name in ("src", "style", "srcset")]
     assert page.count("</style>") == page.count("<style>") == 1
     shown = [re.sub(r"U\+([0-9A-F]{4})", lambda found: chr(int(found[1], 16)), text) for text in reader.texts]

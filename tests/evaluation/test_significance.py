@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sacrebleu.significance import PairedTest
 
 from hf_vanilla.evaluation import significance
-from hf_vanilla.evaluation.metrics import METRICS, metrics_with
-from hf_vanilla.evaluation.significance import confidence_of, p_value, resample, scores_of_resamples
+from hf_vanilla.evaluation.metrics import METRICS, SacrebleuMetric, metrics_with
+from hf_vanilla.evaluation.significance import Confidence, confidence_of, p_value, resample, scores_of_resamples
 from hf_vanilla_cli import main
 
 WORDS = [
@@ -122,6 +123,22 @@ def test_paired_tests_are_those_of_the_sacrebleu_program(texts: Path, monkeypatc
             assert (system["confidence"][name]["mean"], system["confidence"][name]["ci"]) == expected
     assert [round(ours["against"]["p_values"][name], 4) for name in names] == p_values
     assert max(p_values) > 0.001  # or agreement would mean little
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "chrf++", "ter"])
+def test_means_intervals_and_p_values_are_those_of_sacrebleu_bit_by_bit(texts: Path, name: str) -> None:
+    lines = {file.name: file.read_bytes().decode().split("\n")[:60] for file in texts.iterdir()}
+    ours, theirs = (metrics_with({}, [name])[0] for _ in range(2))
+    references = [list(pair) for pair in zip(lines["ref1"], lines["ref2"], strict=True)]
+    counts = [ours.counts(lines[system], references) for system in ("bad", "good")]
+    scores = [scores_of_resamples(ours, resample(each)) for each in counts]
+    assert isinstance(theirs, SacrebleuMetric)
+    systems = [(system, lines[system]) for system in ("bad", "good")]
+    _, found = PairedTest(systems, {name: theirs.metric}, [lines["ref1"], lines["ref2"]], "bs")()
+    (baseline, system) = next(values for key, values in found.items() if key != "System")
+    assert [confidence_of(each) for each in scores] == [Confidence(each.mean, each.ci) for each in (baseline, system)]
+    difference = float(ours.scores(counts[1])[name]) - float(ours.scores(counts[0])[name])
+    assert p_value(difference, scores[1], scores[0]) == system.p_value < 0.3
 
 
 @pytest.mark.parametrize("name", METRICS)
