@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .data.corpus import Corpus, HubDataset, Pair, ParallelText, Table, read_pairs
+from .data.corpus import Corpus, GeneratedPairs, HubDataset, Pair, ParallelText, Table, read_pairs
 from .data.errors import InvalidDataError
 from .evaluation.examples import Examples, Files, examples_of, prefix_of, read_examples, read_translations
 from .evaluation.measurements import part_of
@@ -112,7 +112,8 @@ def measured(
         sizes: How many lines each file of `against` must have, by what it is the translation of.
     """
     baseline = baseline_of(against, rows, sizes)  # first: what is wrong with it is found before the work
-    system = System(str(run), translations_of(run, rows, generation))
+    name = " ".join([str(run), *(f"{key}={value}" for key, value in generation.items())])
+    system = System(name, translations_of(run, rows, generation))
     return [outcome_of(each, metrics, system, baseline) for each in examples]
 
 
@@ -128,11 +129,24 @@ def baseline_of(against: Sequence[Path], rows: Sequence[Row], sizes: Mapping[str
 def translations_of(run: Path, rows: Sequence[Row], generation: Mapping[str, Any]) -> list[str]:
     """A translation of each row; what occurs several times is translated once."""
     unique = list(dict.fromkeys(rows))
-    prefixes = [prefix for prefix, _ in unique]
-    options = dict(generation) | ({"prefix": prefixes} if any(prefixes) else {})
-    found = Translator.from_pretrained(run).translate([source for _, source in unique], **options)
+    prefixes, sources = zip(*unique, strict=True)
+    found = translate_each(Translator.from_pretrained(run), sources, prefixes, **generation)
     translations = dict(zip(unique, found, strict=True))
     return [translations[row] for row in rows]
+
+
+def translate_each(
+    translator: Translator, sources: Sequence[Sequence[str]], prefixes: Sequence[str], **options: Any
+) -> list[str]:
+    """Translations of sources that may have different prefixes, in their order: all of one prefix together."""
+    translations = [""] * len(sources)
+    for prefix in dict.fromkeys(prefixes):
+        places = [place for place, other in enumerate(prefixes) if other == prefix]
+        prefixed = options | ({"prefix": prefix} if prefix else {})
+        found = translator.translate([sources[place] for place in places], **prefixed)
+        for place, translation in zip(places, found, strict=True):
+            translations[place] = translation
+    return translations
 
 
 def names_of(corpora: Sequence[Corpus]) -> list[str]:
@@ -149,7 +163,7 @@ def name_of(corpus: Corpus) -> str:
             return corpus.file.name
         case HubDataset():
             return corpus.dataset
-        case _:
+        case GeneratedPairs():
             return corpus.generated
 
 

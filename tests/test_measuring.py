@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
 from hf_vanilla import measuring
-from hf_vanilla.data.corpus import GeneratedPairs, HubDataset, ParallelText, Table
+from hf_vanilla.data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Table
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.evaluation import examples
 from hf_vanilla.evaluation.examples import Files
@@ -176,7 +176,8 @@ def test_scores_belong_to_the_weights_that_were_loaded(
 
 def test_overrides_of_the_generation_reach_the_search(make_run: Callable[..., Path]) -> None:
     run = make_run(test=("b",))
-    measure(run, overrides=["generation.num_beams=1", "generation.length_penalty=0.5"])
+    (found,) = measure(run, overrides=["generation.num_beams=1", "generation.length_penalty=0.5"])
+    assert found.system == f"{run} num_beams=1 length_penalty=0.5"
     assert StandIn.calls == [("run", [("three",)], {"num_beams": 1, "length_penalty": 0.5})]
 
 
@@ -205,9 +206,12 @@ def test_prefixes_reach_the_translator(make_run: Callable[..., Path], monkeypatc
     for module in (measuring, examples):
         monkeypatch.setattr(module, "prefix_of", lambda pair: f"<{pair.target[0]}>")
     measure(make_run(group_references=True))
-    ((_, sources, options),) = StandIn.calls
-    assert sources == [("one",), ("two",), ("one",), ("three",)]  # with another prefix it is another source
-    assert options == {"prefix": ["<e>", "<z>", "<u>", "<d>"]}
+    assert [(call[1], call[2]["prefix"]) for call in StandIn.calls] == [
+        ([("one",)], "<e>"),
+        ([("two",)], "<z>"),
+        ([("one",)], "<u>"),  # with another prefix it is another source
+        ([("three",)], "<d>"),
+    ]
 
 
 # On files
@@ -237,7 +241,7 @@ def test_sources_of_files_have_as_many_parts_as_in_training(make_run: Callable[.
 
 def test_the_prefix_is_that_of_all_files(make_run: Callable[..., Path], tmp_path: Path) -> None:
     measure_files(make_run(), files(tmp_path, "a", "b"), prefix="<2de>")
-    assert StandIn.calls[0][2] == {"prefix": ["<2de>"] * 3}
+    assert StandIn.calls == [("run", [("one",), ("two",), ("three",)], {"prefix": "<2de>"})]
 
 
 # Against another system
@@ -316,6 +320,11 @@ def test_a_directory_that_is_no_run_is_named(tmp_path: Path) -> None:
 def test_the_best_checkpoint_is_chosen_by_what_is_better_in_a_metric(make_run: Callable[..., Path], name: str) -> None:
     recipe = load_recipe(make_run(metrics=[name], metric_for_best_model=name) / "recipe.yaml")
     assert recipe.greater_is_better != METRICS[name].lower_is_better
+
+
+def test_every_kind_of_corpus_is_known() -> None:
+    kinds = {GeneratedPairs, HubDataset, ParallelText, Table}
+    assert set(get_args(Corpus)) == kinds, "a kind of corpus that names_of and parts_of do not know"
 
 
 def test_corpora_have_names_that_differ() -> None:
