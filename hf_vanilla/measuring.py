@@ -68,8 +68,11 @@ def measured_split(
     examples: list[Examples] = []
     for name, corpus in zip(names_of(corpora), corpora, strict=True):
         found = list(read_pairs([corpus]))
-        examples.append(examples_of(part_of(split, name), found, len(pairs), recipe.training.group_references))
+        if found:
+            examples.append(examples_of(part_of(split, name), found, len(pairs), recipe.training.group_references))
         pairs += found
+    if not pairs:
+        raise InvalidDataError(f"{run / RECIPE}: data.{split} has no pairs to measure with")
     whole = examples_of(split, pairs, grouped=recipe.training.group_references)
     examples = [whole, *examples] if len(corpora) > 1 else [whole]
     rows = [(prefix_of(pair), pair.source) for pair in pairs]

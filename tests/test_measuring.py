@@ -193,6 +193,15 @@ def test_a_split_that_is_missing_is_said(make_run: Callable[..., Path]) -> None:
         measure(run)
 
 
+def test_corpora_without_pairs_are_left_out_or_refused(make_run: Callable[..., Path], tmp_path: Path) -> None:
+    run = make_run()
+    for name in ("b.en", "b.de"):
+        (tmp_path / name).write_text("")
+    assert exact(measure(run)).keys() == {"test", "test: a.en"}
+    with pytest.raises(InvalidDataError, match=r"recipe.yaml: data.validation has no pairs to measure with"):
+        measure(run, "validation")
+
+
 def test_a_run_is_measured_from_any_directory(
     make_run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,16 +60,10 @@ class Metric(ABC):
 
     def scores(self, counts: Counts, resamples: int | None = None, seed: int | None = None) -> Scores:
         """All that is reported of the sentences with these counts."""
-        sums = sums_of(counts)
+        sums = counts.sum(axis=0)
         signature = self.signature(resamples, seed)
         signed: Scores = {f"{self.name}_signature": signature} if signature else {}
         return {self.name: float(self.score(sums)), **self.details(sums), **signed}
-
-
-def sums_of(counts: Counts) -> Sums:
-    """Added one after the other as sacrebleu does: TER counts fractions, and numpy's `sum` would round differently."""
-    last: Sums = counts.cumsum(axis=0)[-1]
-    return last
 
 
 class SacrebleuMetric(Metric):

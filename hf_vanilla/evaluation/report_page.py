@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from rapidfuzz.distance import Levenshtein
 
 from .examples import Examples
-from .metrics import Chrf, Counts, Metric, sums_of
+from .metrics import Chrf, Counts, Metric
 from .outcome import Outcome, shown, shown_p, signatures_of
 from .significance import RESAMPLES, confidence_of, resample, scores_of_resamples
 
@@ -174,7 +174,7 @@ def buckets_of(outcome: Outcome, lengths: Lengths) -> list[Bucket]:
 
 def bar_of(metric: Metric, counts: Counts) -> Bar:
     ci = confidence_of(scores_of_resamples(metric, resample(counts))).ci
-    return Bar(float(metric.score(sums_of(counts))), ci)
+    return Bar(float(metric.score(counts.sum(axis=0))), ci)
 
 
 # Sentences
