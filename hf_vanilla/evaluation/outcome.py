@@ -41,6 +41,11 @@ class Outcome:
     baseline: "Outcome | None" = None
     p_values: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def systems(self) -> list["Outcome"]:
+        """This one, and the one that it is compared with if there is one."""
+        return [self] if self.baseline is None else [self, self.baseline]
+
 
 def outcome_of(
     examples: Examples, metrics: Sequence[Metric], system: System, baseline: System | None = None

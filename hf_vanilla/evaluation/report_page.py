@@ -57,6 +57,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Sentence:
+    """An example: its number in the test set, its score by each system, and its texts."""
+
     number: int
     score: str
     lines: Sequence[Line]
@@ -121,11 +123,11 @@ def visible(text: str) -> Markup:
 def section_of(outcome: Outcome) -> Section:
     measured, length = lengths_of(outcome.examples)
     sentence_metric, scores = sentence_scores(outcome)
+    wordwise = has_words([group[0] for group in outcome.examples.references])
     rows = []
     for metric in outcome.metrics:
-        cells = [shown(outcome, metric.name)]
-        if outcome.baseline:
-            cells += [shown(outcome.baseline, metric.name), shown_p(outcome.p_values[metric.name])]
+        p_value = [shown_p(outcome.p_values[metric.name])] if outcome.baseline else []
+        cells = [*(shown(system, metric.name) for system in outcome.systems), *p_value]
         rows.append((metric.name, metric.lower_is_better, cells))
     return Section(
         outcome=outcome,
@@ -133,7 +135,7 @@ def section_of(outcome: Outcome) -> Section:
         length=length,
         buckets=buckets_of(outcome, measured),
         kinds=[
-            (title, [sentence_of(outcome, index, sentence_metric, scores) for index in chosen])
+            (title, [sentence_of(outcome, index, sentence_metric, scores, wordwise) for index in chosen])
             for title, chosen in kinds_of(sentence_metric, scores, measured)
             if chosen
         ],
@@ -162,12 +164,11 @@ def buckets_of(outcome: Outcome, lengths: Lengths) -> list[Bucket]:
     """The first metric by length, with about as many sentences in each bucket."""
     starts = np.unique(np.quantile(lengths, np.arange(BUCKETS) / BUCKETS, method="lower"))
     bucket_of = np.searchsorted(starts, lengths, side="right") - 1
-    systems = [outcome, outcome.baseline] if outcome.baseline else [outcome]
     buckets = []
     for position in range(len(starts)):
         chosen = bucket_of == position
         start, end = lengths[chosen].min(), lengths[chosen].max()
-        bars = [bar_of(outcome.metrics[0], system.counts[0][chosen]) for system in systems]
+        bars = [bar_of(outcome.metrics[0], system.counts[0][chosen]) for system in outcome.systems]
         buckets.append(Bucket(f"{start}" if start == end else f"{start}\u2013{end}", int(chosen.sum()), bars))
     return buckets
 
@@ -185,14 +186,15 @@ def sentence_scores(outcome: Outcome) -> tuple[Metric, list[list[float]]]:
     The scores of each sentence, by system. BLEU and exact match say little of a single one: the first other metric is
     taken, or chrF.
     """
-    systems = [outcome, outcome.baseline] if outcome.baseline else [outcome]
+    counts: list[Counts]
     for number, metric in enumerate(outcome.metrics):
         if metric.name not in ("bleu", "exact_match"):
-            return metric, [[float(metric.score(row)) for row in system.counts[number]] for system in systems]
-    metric, references = Chrf(), [list(group) for group in outcome.examples.references]
-    return metric, [
-        [float(metric.score(row)) for row in metric.counts(list(system.hypotheses), references)] for system in systems
-    ]
+            counts = [system.counts[number] for system in outcome.systems]
+            break
+    else:
+        metric, references = Chrf(), [list(group) for group in outcome.examples.references]
+        counts = [metric.counts(list(system.hypotheses), references) for system in outcome.systems]
+    return metric, [[float(metric.score(row)) for row in rows] for rows in counts]
 
 
 def kinds_of(metric: Metric, scores: Sequence[Sequence[float]], lengths: Lengths) -> list[tuple[str, list[int]]]:
@@ -220,17 +222,17 @@ def kinds_of(metric: Metric, scores: Sequence[Sequence[float]], lengths: Lengths
     ]
 
 
-def sentence_of(outcome: Outcome, index: int, metric: Metric, scores: Sequence[Sequence[float]]) -> Sentence:
-    examples, systems = outcome.examples, [outcome, outcome.baseline] if outcome.baseline else [outcome]
-    wordwise = has_words([group[0] for group in examples.references])
-    hypotheses = [units(system.hypotheses[index], wordwise) for system in systems]
-    references = {text: units(text, wordwise) for text in examples.references[index]}
-    nearest = min(references, key=lambda text: Levenshtein.distance(hypotheses[0], references[text]))
-    lines = [line_of("Source", " | ".join(examples.sources[index]))] if examples.sources else []
-    for label, system, hypothesis in zip(("Hypothesis", "Other system"), systems, hypotheses, strict=False):
-        pieces = too_much(hypothesis, references[nearest])
-        lines.append(line_of(label, system.hypotheses[index], pieces, is_hypothesis=True))
-    lines.append(line_of("Reference", nearest, too_much(references[nearest], hypotheses[0])))
+def sentence_of(
+    outcome: Outcome, index: int, metric: Metric, scores: Sequence[Sequence[float]], wordwise: bool
+) -> Sentence:
+    hypotheses = [system.hypotheses[index] for system in outcome.systems]
+    references = outcome.examples.references[index]
+    cut_up = {text: units(text, wordwise) for text in (*hypotheses, *references)}
+    nearest = min(references, key=lambda text: Levenshtein.distance(cut_up[hypotheses[0]], cut_up[text]))
+    lines = [line_of("Source", " | ".join(outcome.examples.sources[index]))] if outcome.examples.sources else []
+    for label, text in zip(("Hypothesis", "Other system"), hypotheses, strict=False):
+        lines.append(line_of(label, text, too_much(cut_up[text], cut_up[nearest]), is_hypothesis=True))
+    lines.append(line_of("Reference", nearest, too_much(cut_up[nearest], cut_up[hypotheses[0]])))
     lines += [line_of("Another reference", text) for text in references if text != nearest]
     score = " against ".join(f"{system[index]:.1f}" for system in scores)
     return Sentence(index + 1, f"{metric.name} {score}", lines)
