@@ -34,7 +34,14 @@ FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
     type=click.Path(exists=True, path_type=Path),
     help="Another run, or another file of translations: is the difference significant?",
 )
-@click.option("--metric", "metrics", multiple=True, help="Repeat it for several; if not given, RUN's, or all.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="bleu, chrf, chrf++, ter, exact_match, character_error_rate or token_error_rate; repeat it for several. "
+    "If not given, RUN's, or all.",
+)
 @click.option("--tokenize", help="The tokenizer of BLEU, one of sacrebleu's; if not given, RUN's, or 13a.")
 @click.option("--lowercase", is_flag=True, help="BLEU and chrF ignore case, as TER always does.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with examples (HTML).")
@@ -123,9 +130,9 @@ def files_of(
 ) -> list["Files"]:
     from hf_vanilla.evaluation.examples import Files
 
-    files = sources or [group[0] for group in references]
-    usual = [file.name for file in files]
-    chosen = names or (usual if len(set(usual)) == len(usual) else list(map(str, files)))
+    given = [list(files) for files in (sources, [group[0] for group in references], hypotheses) if files]
+    usual = [[file.name for file in files] for files in given] + [list(map(str, files)) for files in given]
+    chosen = names or next((candidates for candidates in usual if len(set(candidates)) == len(references)), usual[0])
     if len(set(chosen)) < len(chosen):
         raise click.UsageError(f"test sets of the same name ({', '.join(chosen)}): give each another --name")
     nothing = [None] * len(references)

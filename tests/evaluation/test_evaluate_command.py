@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,11 @@ def test_all_metrics_are_measured_or_the_chosen_ones() -> None:
     assert table[2].split()[:2] == ["exact_match", "50.00"]
 
 
+def test_the_help_names_all_metrics() -> None:
+    (names,) = re.findall(r"--metric NAME (.*?); repeat it", " ".join(evaluate("--help").stdout.split()))
+    assert set(re.split(", | or ", names)) == set(METRICS)
+
+
 def test_references_belong_to_the_test_sets_in_order() -> None:
     one = measured("--hypothesis other --reference ref --reference other --metric exact_match")
     assert one["ref"]["scores"]["exact_match"] == 100
@@ -87,6 +93,8 @@ def test_test_sets_have_the_names_of_their_files_as_far_as_these_differ() -> Non
     assert list(measured("--hypothesis hyp --source src --reference ref --metric ter")) == ["src"]
     two = measured("--hypothesis hyp --reference ref --hypothesis hyp --reference folder/ref --metric ter")
     assert list(two) == ["ref", "folder/ref"]
+    systems = measured("--hypothesis hyp --reference ref --hypothesis other --reference ref --metric ter")
+    assert list(systems) == ["hyp", "other"]
 
 
 def test_translations_can_come_from_a_pipe() -> None:
