@@ -45,9 +45,11 @@ class PrivateName(NamedTuple):
 
 TRAINER = "hf_vanilla.training.trainer"
 KERNELS, GUARD = "hf_vanilla.models.kernels_vanilla", "hf_vanilla.models.guard_vanilla"
+METRICS = "hf_vanilla.evaluation.metrics"
 PEAK, ATEN, MKLDNN = "hf_vanilla.benchmark.peak", "torch:ops.aten", "torch:ops.mkldnn"
 NO_COUNT = "attention on CPUs would be missing from the operations that are counted"
 SLOWER = "products with weights in oneDNN's order would be off: generation would be slower"
+NO_SCORES = "BLEU, chrF and TER would have no confidence intervals"
 HOOKED = "a model with hooks could not be told from one without"
 
 PRIVATE_NAMES = (
@@ -81,6 +83,8 @@ PRIVATE_NAMES = (
     ),
     PrivateName(GUARD, "torch.nn:Module", "_forward_hooks", HOOKED),
     PrivateName(GUARD, "torch.nn:Module", "_forward_pre_hooks", HOOKED),
+    PrivateName(METRICS, "sacrebleu.metrics.base:Metric", "_extract_corpus_statistics", NO_SCORES),
+    PrivateName(METRICS, "sacrebleu.metrics.base:Metric", "_compute_score_from_stats", NO_SCORES),
 )
 
 

@@ -9,21 +9,20 @@ from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from .data.corpus import Pair, read_pairs
-from .data.errors import InvalidDataError
 from .evaluation.card import write_card
 from .evaluation.curve import draw_learning_curve
-from .evaluation.measurements import Measurement, Sample, add_to_report, weights_of
-from .evaluation.metrics import References, report
+from .evaluation.examples import Files
+from .evaluation.measurements import add_to_report, measurement_of, weights_of
+from .evaluation.metrics import Scores, report
+from .evaluation.outcome import Outcome
 from .inference.translator import Translator
+from .measuring import generation_of, measured_files, measured_split, metrics_of, recipe_with, translate_each
 from .messages import say
 from .run_directory import RECIPE, require_run
 from .training.checkpoints import average_checkpoints
 from .training.recipe import Recipe, RecipeError, load_recipe
 from .training.run import train
-from .training.saving import only_writer
-
-Scores = dict[str, float | str]
+from .training.saving import RunInUseError, only_writer
 
 SAMPLES = 3  # in the report and in the card
 
@@ -39,22 +38,26 @@ def check_scores(recipe: Recipe) -> None:
         raise RecipeError(f"training.metric_for_best_model: {recipe.metric!r} is none of {', '.join(known)}")
 
 
+def scores_of(recipe: Recipe, translations: Sequence[str], references: Sequence[str]) -> Scores:
+    """Scores without confidence intervals, for validations during training."""
+    return report(translations, references, recipe.training.metrics, tokenize=recipe.training.bleu_tokenize)
+
+
 def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     """Train into the directory `run`, or go on with the training there; then measure it and write its card."""
     check_scores(recipe)
     train(recipe, run, greedy_translations, lambda found, references: scores_of(recipe, found, references))
     if not PartialState().is_main_process:
         return {}
+    split = "test" if recipe.data.test else "validation"
     with only_writer(run):
         update_card(run)  # a card from an earlier training has the scores of other weights
-        split = "test" if recipe.data.test else "validation"
-        pairs, translations = translate_split(run, recipe, split)
-        scores = score(recipe, translations, pairs)
-        samples = [Sample(p.source, found, p.target) for p, found in zip(pairs, translations, strict=True)]
-        add_to_report(run, split, Measurement(scores, weights_of(run), samples[:SAMPLES]))
+        weights = weights_of(run)
+        outcomes = measured_split(run, recipe, split, metrics_of(recipe))
+        write_report(run, outcomes, weights)
         update_curve(run)
         update_card(run)
-    return scores
+    return outcomes[0].scores
 
 
 def update_curve(run: Path) -> None:
@@ -73,35 +76,62 @@ def update_card(run: Path) -> None:
         say(f"the model card could not be written: {error}")
 
 
-def measure(run: Path, split: str = "test") -> Scores:
-    """The scores of a run on a split of its own recipe."""
-    recipe = load_recipe(run / RECIPE)
-    pairs, translations = translate_split(run, recipe, split)
-    return score(recipe, translations, pairs)
+def measure(
+    run: Path, split: str = "test", overrides: Sequence[str] = (), against: Sequence[Path] = (), lowercase: bool = False
+) -> list[Outcome]:
+    """
+    Measure a run on a split of its recipe: on all of it, and on each corpus if there are several.
+
+    Its report and card are updated, unless something was asked for that its recipe does not say.
+
+    Args:
+        overrides: Of the recipe, `section.key=value`. Those of `generation` hold for this run only.
+        against: Another run, or a file with another system's translation of each pair.
+        lowercase: Whether BLEU and chrF ignore case.
+    """
+    recipe, weights = recipe_with(run, overrides), weights_of(run)  # these weights, whatever is saved meanwhile
+    metrics = metrics_of(recipe, lowercase=lowercase)
+    outcomes = measured_split(run, recipe, split, metrics, generation_of(recipe, overrides), against)
+    if not overrides and not lowercase:
+        record(run, outcomes, weights)
+    return outcomes
 
 
-def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], list[str]]:
-    corpora = {"test": recipe.data.test, "validation": recipe.data.validation}[split]
-    if not corpora:
-        raise InvalidDataError(f"{run / RECIPE}: has no data.{split}; measure another split")
-    pairs = list(read_pairs(corpora))
-    translator, prefixes = Translator.from_pretrained(run), [pair.prefix for pair in pairs]
-    return pairs, translate_each(translator, [pair.source for pair in pairs], prefixes)
+def measure_files(
+    run: Path,
+    sets: Sequence[Files],
+    overrides: Sequence[str] = (),
+    against: Sequence[Path] = (),
+    lowercase: bool = False,
+    prefix: str = "",
+) -> list[Outcome]:
+    """
+    Measure a run on files, with the metrics of its recipe. The other arguments are those of `measure`.
+
+    Args:
+        prefix: What the run reads before each source.
+    """
+    recipe = recipe_with(run, overrides)
+    metrics = metrics_of(recipe, lowercase=lowercase)
+    return measured_files(run, recipe, sets, metrics, generation_of(recipe, overrides), against, prefix)
 
 
-def score(recipe: Recipe, translations: Sequence[str], pairs: Sequence[Pair]) -> Scores:
-    """Compare with the target of each pair; or, if the recipe says so, count each source once, with all its targets."""
-    if not recipe.training.group_references:
-        return scores_of(recipe, translations, [pair.target for pair in pairs])
-    references: dict[tuple[str, ...], list[str]] = {}
-    for pair in pairs:
-        references.setdefault(pair.source, []).append(pair.target)
-    found = {pair.source: translation for pair, translation in zip(pairs, translations, strict=True)}
-    return scores_of(recipe, [found[source] for source in references], list(references.values()))
+def record(run: Path, outcomes: Sequence[Outcome], weights: str) -> None:
+    """Have report and card of a run say what was measured. The scores are good also where that fails."""
+    try:
+        with only_writer(run):
+            write_report(run, outcomes, weights)
+            update_card(run)
+    except (OSError, RunInUseError) as error:
+        say(f"{run}: report.json and the model card do not have these scores: {error}")
+    else:
+        say(f"{run}: report.json and the model card have these scores")
 
 
-def scores_of(recipe: Recipe, translations: Sequence[str], references: References) -> Scores:
-    return report(translations, references, recipe.training.metrics, tokenize=recipe.training.bleu_tokenize)
+def write_report(run: Path, outcomes: Sequence[Outcome], weights: str) -> None:
+    """Write what was measured of a split, which comes first, and of its corpora. Samples are of the split."""
+    for outcome, samples in zip(outcomes, (SAMPLES, *[0] * len(outcomes)), strict=False):
+        add_to_report(run, outcome.examples.name, measurement_of(outcome, weights, samples))
 
 
 def average(run: Path, number: int, which: str) -> list[Path]:
@@ -129,16 +159,3 @@ def greedy_translations(
     mine = slice(state.process_index, None, state.num_processes)
     shares = gather_object([translate_each(translator, sources[mine], prefixes[mine], **options)])
     return [shares[index % state.num_processes][index // state.num_processes] for index in range(len(sources))]
-
-
-def translate_each(
-    translator: Translator, sources: Sequence[Sequence[str]], prefixes: Sequence[str], **options: Any
-) -> list[str]:
-    """Translations of sources that may have different prefixes, in their order: all of one prefix together."""
-    translations = [""] * len(sources)
-    for prefix in dict.fromkeys(prefixes):
-        places = [place for place, other in enumerate(prefixes) if other == prefix]
-        found = translator.translate([sources[place] for place in places], prefix=prefix, **options)
-        for place, translation in zip(places, found, strict=True):
-            translations[place] = translation
-    return translations

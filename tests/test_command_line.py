@@ -115,8 +115,14 @@ def test_lines_are_translated_in_order_and_empty_ones_stay_empty(trained: Path, 
 
 def test_evaluating_gives_the_report_of_the_training(trained: Path) -> None:
     report = json.loads((trained / "report.json").read_text())
-    assert json.loads(succeed("evaluate", str(trained), "--json")) == report["test"]["scores"]
-    assert succeed("evaluate", str(trained), "--split", "validation").startswith("exact_match: ")
+    found = json.loads(succeed("evaluate", str(trained), "--json"))["test"]
+    assert {key: report["test"][key] for key in ("scores", "confidence", "sentences")} == {
+        key: found[key] for key in ("scores", "confidence", "sentences")
+    }
+    assert json.loads((trained / "report.json").read_text()) == report
+    lines = succeed("evaluate", str(trained), "--split", "validation").splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["validation", "sentences", "exact_match"]
+    assert f"| validation | exact_match | {lines[2].split(maxsplit=1)[1]} |" in (trained / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("choice", "steps"), [("--last", [90]), ("--best", None)])
@@ -210,8 +216,10 @@ def test_without_what_windows_lacks_a_run_is_used_and_training_is_refused_at_onc
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "whole").read_text() == "text"
     assert len((tmp_path / "translations").read_text().splitlines()) == 2
-    assert json.loads(done.stdout) == json.loads((trained / "report.json").read_text())["test"]["scores"]
-    assert done.stderr.count("training needs Linux or macOS (Windows: WSL)") == 2
+    scores = json.loads((trained / "report.json").read_text())["test"]["scores"]
+    assert json.loads(done.stdout)["test"]["scores"] == scores
+    assert done.stderr.count("training needs Linux or macOS (Windows: WSL)") == 3  # the run cannot be locked either
+    assert "report.json and the model card do not have these scores: training needs Linux" in done.stderr
     assert not (tmp_path / "new").exists()
 
 

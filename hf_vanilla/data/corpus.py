@@ -82,6 +82,11 @@ class Corpus(ABC):
         """The files that the recipe names."""
         return ()
 
+    @property
+    def title(self) -> str:
+        """What to call it in a table of scores."""
+        return self.files[0].name
+
     def __iter__(self) -> Iterator[Pair]:
         for file in self.files:
             status_of(file)
@@ -246,6 +251,10 @@ class HubDataset(Corpus):
     def parts(self) -> int:
         return len(self.source)
 
+    @property
+    def title(self) -> str:
+        return self.dataset
+
     def _pairs(self) -> Iterator[Pair]:
         import datasets
 
@@ -266,6 +275,10 @@ class GeneratedPairs(Corpus):
     generated: Literal["spoken_forms"]
     split: str
     size: int
+
+    @property
+    def title(self) -> str:
+        return self.generated
 
     def _pairs(self) -> Iterator[Pair]:
         for number, (spoken, written) in enumerate(spoken_pairs(self.split, self.size)):

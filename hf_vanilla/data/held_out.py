@@ -80,6 +80,10 @@ class Part(Corpus):
     def files(self) -> tuple[Path, ...]:
         return self.corpus.files
 
+    @property
+    def title(self) -> str:
+        return self.corpus.title
+
     def _pairs(self) -> Iterator[Pair]:
         limit = self.hold_out.limit
         return (pair for pair in self.corpus if (hash_of(pair.source) < limit) == self.is_held_out)

@@ -39,7 +39,7 @@ def write_card(run: Path) -> None:
             origin=sentence_of(origin),
             parts=len(example),
             example=fenced(json.dumps(example)),
-            results=[(name, metric, shown(score)) for name in measured for metric, score in scores_of(measured[name])],
+            results=[(name, metric, score) for name in measured for metric, score in scores_of(measured[name])],
             weights=weights,
             evaluate=f"hf-vanilla evaluate {shlex.quote(run.name)}",
             samples=[[cell(text) for text in texts_of(sample)] for sample in samples],
@@ -56,8 +56,10 @@ def example_of(report: Mapping[str, Measurement]) -> list[str]:
     return next((list(entry.samples[0].source) for entry in report.values() if entry.samples), ["..."])
 
 
-def scores_of(measurement: Measurement) -> list[tuple[str, float | str]]:
-    return list(measurement.scores.items())
+def scores_of(measurement: Measurement) -> list[tuple[str, str]]:
+    """Each score and, where it is known, half the width of its confidence interval."""
+    intervals = {name: f" ± {found.ci:.2f}" for name, found in measurement.confidence.items()}
+    return [(name, shown(score) + intervals.get(name, "")) for name, score in measurement.scores.items()]
 
 
 def texts_of(sample: Sample) -> tuple[str, str, str]:

@@ -1,144 +1,234 @@
 """
-Hypotheses and references to a report: BLEU, chrF, exact match and error rates, all of them in percent.
+The metrics: BLEU, chrF, chrF++, TER, exact match and error rates, all of them in percent.
 
-The metrics are functions. `TextMetric` offers each of them as an `evaluate.Metric`; `evaluate.load("bleu")` would
-download code from the Hub and run it.
+A metric counts in each sentence what its score is made of, n-grams that match or edits for example. The score of any
+set of sentences follows from the sums of these counts, so that the text is looked at only once, also for the 1000
+resamples of a confidence interval. Nothing here imports PyTorch or `evaluate`, which would take seconds.
 """
 
 import difflib
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
-import evaluate
-from datasets import Features, List, Value
+import numpy as np
+import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
+from sacrebleu.metrics import base
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from ..data.errors import InvalidDataError
+from ..private_names import require_private_names
+
+require_private_names(__name__)
 
 References = Sequence[str] | Sequence[Sequence[str]]  # of each prediction: one, or a list of any length but 0
 Scores = dict[str, float | str]
+Option = bool | str
+Counts = npt.NDArray[np.floating[Any]]
+"""A row of counts for each sentence."""
+Sums = npt.NDArray[np.floating[Any]]
+"""The sum of these rows."""
 
 
-def bleu(predictions: list[str], references: list[list[str]], lowercase: bool = False, tokenize: str = "13a") -> Scores:
+class Metric(ABC):
+    """What is counted in each sentence, and how the score follows from the sums."""
+
+    name: ClassVar[str]
+    lower_is_better: ClassVar[bool] = False
+
+    @abstractmethod
+    def counts(self, hypotheses: list[str], references: list[list[str]]) -> Counts:
+        """A row for each hypothesis, compared with its references."""
+
+    @abstractmethod
+    def score(self, sums: Sums) -> float:
+        """The score of the sentences whose counts were summed."""
+
+    def details(self, sums: Sums) -> dict[str, float]:
+        """What else is reported. The names begin with that of the metric."""
+        return {}
+
+    def signature(self, resamples: int | None = None, seed: int | None = None) -> str | None:
+        """What exactly was computed, as sacrebleu writes it; known when sentences have been counted."""
+        return None
+
+    def scores(self, counts: Counts, resamples: int | None = None, seed: int | None = None) -> Scores:
+        """All that is reported of the sentences with these counts."""
+        sums = counts.sum(axis=0)
+        signature = self.signature(resamples, seed)
+        signed: Scores = {f"{self.name}_signature": signature} if signature else {}
+        return {self.name: float(self.score(sums)), **self.details(sums), **signed}
+
+
+class SacrebleuMetric(Metric):
+    """A metric of sacrebleu (Post, 2018)."""
+
+    def __init__(self, metric: base.Metric):
+        self.metric = metric
+
+    def counts(self, hypotheses: list[str], references: list[list[str]]) -> Counts:
+        streams = reference_streams(references)
+        return np.array(self.metric._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
+
+    def score(self, sums: Sums) -> float:
+        return self._score(sums).score
+
+    def signature(self, resamples: int | None = None, seed: int | None = None) -> str | None:
+        self.metric.n_bootstrap, self.metric.seed = resamples, None if seed is None else str(seed)
+        return str(self.metric.get_signature())
+
+    def _score(self, sums: Sums) -> Any:
+        return self.metric._compute_score_from_stats(sums)  # type: ignore[arg-type] # it asks for a list, and indexes it
+
+
+class Bleu(SacrebleuMetric):
     """
-    BLEU of the corpus (Papineni et al., 2002) by sacrebleu (Post, 2018), whose signature says what was computed.
+    BLEU of the corpus (Papineni et al., 2002).
 
     Args:
         tokenize: one of sacrebleu's tokenizers; "none" if the texts are tokenised already.
     """
-    if tokenize not in BLEU.TOKENIZERS:
-        raise unknown("tokenizer", tokenize, BLEU.TOKENIZERS)
-    metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")  # force: tokenised text, no warning
-    score = metric.corpus_score(predictions, reference_streams(references))
-    precisions = {f"bleu_precision_{order}": precision for order, precision in enumerate(score.precisions, 1)}
-    signature = str(metric.get_signature())
-    return {"bleu": score.score, **precisions, "bleu_brevity_penalty": score.bp, "bleu_signature": signature}
+
+    name = "bleu"
+
+    def __init__(self, lowercase: bool = False, tokenize: str = "13a"):
+        if tokenize not in BLEU.TOKENIZERS:
+            raise unknown("tokenizer", tokenize, BLEU.TOKENIZERS)
+        try:  # force: no warning of text that is tokenised, if that is what was said
+            super().__init__(BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none"))
+        except (RuntimeError, ImportError) as error:
+            raise ValueError(f"tokenizer {tokenize!r}: {' '.join(str(error).split())}") from None
+
+    def details(self, sums: Sums) -> dict[str, float]:
+        score = self._score(sums)
+        precisions = {f"bleu_precision_{order}": float(value) for order, value in enumerate(score.precisions, 1)}
+        return precisions | {"bleu_brevity_penalty": score.bp}
 
 
-def chrf(predictions: list[str], references: list[list[str]], lowercase: bool = False) -> Scores:
-    """chrF2 of the corpus (Popović, 2015) by sacrebleu: n-grams of 1 to 6 characters, recall counts twice."""
-    metric = CHRF(lowercase=lowercase)
-    score = metric.corpus_score(predictions, reference_streams(references))
-    return {"chrf": score.score, "chrf_signature": str(metric.get_signature())}
+class Chrf(SacrebleuMetric):
+    """chrF2 of the corpus (Popović, 2015): n-grams of 1 to 6 characters, recall counts twice."""
+
+    name = "chrf"
+    word_order: ClassVar[int] = 0
+
+    def __init__(self, lowercase: bool = False):
+        super().__init__(CHRF(lowercase=lowercase, word_order=self.word_order))
 
 
-def exact_match(predictions: list[str], references: list[list[str]]) -> Scores:
+class ChrfPlusPlus(Chrf):
+    """chrF2++ of the corpus (Popović, 2017): chrF with words and pairs of words beside the n-grams of characters."""
+
+    name = "chrf++"
+    word_order = 2
+
+
+class Ter(SacrebleuMetric):
+    """Translation edit rate (Snover et al., 2006): edits and moves of words per word of the references, lowercased."""
+
+    name = "ter"
+    lower_is_better = True
+
+    def __init__(self) -> None:
+        super().__init__(TER())
+
+
+class ExactMatch(Metric):
     """The share of predictions that are equal to one of their references, white space and case included."""
-    matches = sum(prediction in group for prediction, group in zip(predictions, references, strict=True))
-    return {"exact_match": 100 * matches / len(predictions)}
+
+    name = "exact_match"
+
+    def counts(self, hypotheses: list[str], references: list[list[str]]) -> Counts:
+        pairs = zip(hypotheses, references, strict=True)
+        return np.array([(hypothesis in group, 1) for hypothesis, group in pairs], dtype=np.float64)
+
+    def score(self, sums: Sums) -> float:
+        return 100 * sums[0] / sums[1]
 
 
-def character_error_rate(predictions: list[str], references: list[list[str]]) -> Scores:
+class ErrorRate(Metric):
+    """Edits per length of the references; of several references, the one with the lowest rate."""
+
+    lower_is_better = True
+    unit: ClassVar[str]
+
+    @abstractmethod
+    def split(self, text: str) -> Sequence[str]:
+        """The units of a text."""
+
+    def counts(self, hypotheses: list[str], references: list[list[str]]) -> Counts:
+        groups = [[self.split(reference) for reference in group] for group in references]
+        found = np.array(list(map(nearest_reference, map(self.split, hypotheses), groups)), dtype=np.float64)
+        edits, length = found.sum(axis=0)
+        if length == 0:
+            raise InvalidDataError(
+                f"error rate: {edits:.0f} edits per 0 {self.unit} of reference; there must be at least 1"
+            )
+        return found
+
+    def score(self, sums: Sums) -> float:
+        edits, length = sums
+        return 100 * edits / length if length else 100.0 * bool(edits)  # only a part of the corpus can have no length
+
+
+class CharacterErrorRate(ErrorRate):
     """Inserted, deleted and replaced characters (code points, white space too) per character of the references."""
-    return {"character_error_rate": error_rate("characters", predictions, references)}
+
+    name, unit = "character_error_rate", "characters"
+
+    def split(self, text: str) -> Sequence[str]:
+        return text
 
 
-def token_error_rate(predictions: list[str], references: list[list[str]]) -> Scores:
+class TokenErrorRate(ErrorRate):
     """Inserted, deleted and replaced tokens per token of the references: error rate of words, or of spaced phonemes."""
-    groups = [[reference.split() for reference in group] for group in references]
-    return {"token_error_rate": error_rate("tokens", [prediction.split() for prediction in predictions], groups)}
+
+    name, unit = "token_error_rate", "tokens"
+
+    def split(self, text: str) -> Sequence[str]:
+        return text.split()
 
 
-Metric = Callable[..., Scores]
-METRICS: dict[str, Metric] = {
-    function.__name__: function for function in (bleu, chrf, exact_match, character_error_rate, token_error_rate)
+METRICS: dict[str, type[Metric]] = {
+    metric.name: metric for metric in (Bleu, Chrf, ChrfPlusPlus, Ter, ExactMatch, CharacterErrorRate, TokenErrorRate)
 }
 
 
 def report(
-    predictions: Sequence[str], references: References, metrics: Iterable[str] = tuple(METRICS), **options: bool | str
+    predictions: Sequence[str], references: References, metrics: Iterable[str] = tuple(METRICS), **options: Option
 ) -> Scores:
     """All scores in one flat dictionary. Each option, `lowercase` say, goes to those metrics that have it."""
-    chosen = [metric_with(options, name) for name in metrics]
+    chosen = metrics_with(options, metrics)
     hypotheses, groups = checked(predictions, references)
     scores: Scores = {}
     for metric in chosen:
-        scores |= metric(hypotheses, groups)
+        scores |= metric.scores(metric.counts(hypotheses, groups))
     return scores
 
 
-def metric_with(options: dict[str, bool | str], name: str) -> Metric:
-    """The metric of that name, with those of the options that it has."""
-    if name not in METRICS:
-        raise unknown("metric", name, METRICS)
+def metrics_with(options: Mapping[str, Option], names: Iterable[str]) -> list[Metric]:
+    """The metrics of these names, each with those of the options that it has."""
     known = {option: None for metric in METRICS.values() for option in options_of(metric)}
     for option in options:
         if option not in known:
             raise unknown("option", option, known)
+    return [_metric_with(options, name) for name in names]
+
+
+def _metric_with(options: Mapping[str, Option], name: str) -> Metric:
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
     own = options_of(METRICS[name])
-    return partial(METRICS[name], **{option: value for option, value in options.items() if option in own})
+    return METRICS[name](**{option: value for option, value in options.items() if option in own})
 
 
-def options_of(metric: Metric) -> list[str]:
-    return list(inspect.signature(metric).parameters)[2:]  # after predictions and references
-
-
-class TextMetric(evaluate.Metric):
-    """
-    A metric of this module as one of `evaluate`'s, to `add`, `add_batch`, `compute` and `evaluate.combine`.
-
-    Args:
-        name: One of METRICS. The keys of its scores begin with it.
-        options: Those of the function, `lowercase` say.
-    """
-
-    def __init__(self, name: str, **options: bool | str) -> None:
-        self.metric_name = name
-        self.metric = metric_with(options, name)
-        super().__init__(config_name=name, keep_in_memory=True)
-        self.info.module_name = name  # evaluate has given it that of the class
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=inspect.getdoc(METRICS[self.metric_name]) or "",
-            citation="",
-            features=Features({"predictions": Value("string"), "references": List(Value("string"))}),
-        )
-
-    # evaluate would silently turn lists and numbers among texts into text: all that is added is checked here.
-
-    def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """One prediction and its reference, or the list of its references."""
-        self.add_batch(predictions=[prediction], references=[reference])
-
-    def add_batch(self, *, predictions: Sequence[str], references: References) -> None:
-        """Some predictions and as many references, or lists of references."""
-        hypotheses, groups = checked(predictions, references)
-        super().add_batch(predictions=hypotheses, references=groups)
-
-    def compute(self, *, predictions: Sequence[str] | None = None, references: References | None = None) -> Scores:
-        """The scores of these and of all that were added since the last time."""
-        if predictions is not None or references is not None or not len(self):
-            self.add_batch(predictions=predictions or [], references=references or [])
-        scores: Scores = super().compute()
-        return scores
-
-    def _compute(self, predictions: list[str], references: list[list[str]]) -> Scores:
-        return self.metric(predictions, references)
+def options_of(metric: type[Metric]) -> list[str]:
+    return list(inspect.signature(metric).parameters)
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> ValueError:
@@ -181,16 +271,6 @@ def reference_groups(references: References) -> list[list[str]]:
 def reference_streams(references: list[list[str]]) -> list[Sequence[str]]:
     """As sacrebleu wants them: the first reference of every sentence, then the second or None, and so on."""
     return list(itertools.zip_longest(*references))
-
-
-def error_rate(unit: str, predictions: Sequence[Sequence[str]], references: Sequence[list[Any]]) -> float:
-    """Edits of the whole corpus / length of its references; of several references, the one with the lowest rate."""
-    nearest = list(map(nearest_reference, predictions, references))
-    edits = sum(edits for edits, _ in nearest)
-    length = sum(length for _, length in nearest)
-    if length == 0:
-        raise ValueError(f"error rate: {edits} edits per 0 {unit} of reference; there must be at least 1")
-    return 100 * edits / length
 
 
 def nearest_reference(prediction: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:

@@ -101,7 +101,7 @@ class Recipe:
     @property
     def greater_is_better(self) -> bool:
         chosen = self.arguments.get("greater_is_better")
-        return not self.metric.endswith(("loss", "error_rate")) if chosen is None else bool(chosen)
+        return not self.metric.endswith(("loss", "error_rate", "ter")) if chosen is None else bool(chosen)
 
 
 def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:

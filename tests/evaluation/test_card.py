@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from hf_vanilla.evaluation.card import cell, write_card
 from hf_vanilla.evaluation.measurements import Measurement, Sample, add_to_report, read_report, weights_of
+from hf_vanilla.evaluation.significance import Confidence
 from hf_vanilla.files import sha256_of
 
 SCORES = {"bleu": 41.5, "bleu_precision_1": 70.0, "bleu_signature": "nrefs:1|v:2.6", "chrf": 60.25}
@@ -69,6 +70,16 @@ def test_the_card_has_no_scores_and_samples_of_other_weights(run: Path) -> None:
     (run / "old").replace(run / "model.safetensors")  # the scores of these weights are known
     write_card(run)
     assert (run / "README.md").read_text() == before
+
+
+def test_the_card_shows_confidence_intervals_where_they_are_known(run: Path) -> None:
+    confidence = {"bleu": Confidence(41.4, 0.876)}
+    add_to_report(run, "test", Measurement(SCORES, weights_of(run), confidence=confidence, sentences=1000))
+    write_card(run)
+    card = ModelCard.load(run / "README.md")
+    assert "| test | bleu | 41.50 ± 0.88 |" in card.text
+    assert "| test | chrf | 60.25 |" in card.text
+    assert {result.metric_type: result.metric_value for result in card.data.eval_results}["bleu"] == 41.5
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,16 @@ import pytest
 import sacrebleu
 from hypothesis import given, settings
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from hf_vanilla.evaluation.metrics import (
     METRICS,
     References,
     Scores,
-    TextMetric,
     nearest_reference,
     report,
 )
+from hf_vanilla.evaluation.text_metric import TextMetric
 
 HYPOTHESES = [
     "The cats sit on the mat.",
@@ -51,6 +53,7 @@ SEVERAL = [
     ["So it be", "So be it"],
 ]
 ERROR_RATES = ["character_error_rate", "token_error_rate"]
+LOWER_IS_BETTER = [*ERROR_RATES, "ter"]
 
 each_metric = pytest.mark.parametrize("name", METRICS)
 each_error_rate = pytest.mark.parametrize("name", ERROR_RATES)
@@ -130,6 +133,28 @@ def test_chrf_is_that_of_sacrebleu(lowercase: bool) -> None:
     assert (scores["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score) == (not lowercase)
 
 
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_chrf_plus_plus_is_that_of_sacrebleu(lowercase: bool) -> None:
+    scores = score("chrf++", HYPOTHESES, SEVERAL, lowercase=lowercase)
+    metric = CHRF(lowercase=lowercase, word_order=2)
+    assert scores["chrf++"] == metric.corpus_score(HYPOTHESES, list(zip_longest(*SEVERAL))).score
+    assert scores["chrf++"] != score("chrf", HYPOTHESES, SEVERAL, lowercase=lowercase)["chrf"]
+    assert parsed(scores["chrf++_signature"])["nw"] == "2"
+
+
+def test_ter_is_that_of_sacrebleu() -> None:
+    hypotheses, groups = HYPOTHESES * 9, [group * (1 + i % 2) for i, group in enumerate(SEVERAL * 9)]
+    scores = score("ter", hypotheses, groups)  # lengths of references are thirds and halves: sums are rounded
+    assert scores["ter"] == TER().corpus_score(hypotheses, list(zip_longest(*groups))).score
+    assert parsed(scores["ter_signature"])["case"] == "lc"
+
+
+def test_ter_counts_a_moved_phrase_once() -> None:
+    moved, references = ["x y a b c d e"], ["a b c d e x y"]
+    assert score("ter", moved, references)["ter"] == pytest.approx(100 * 1 / 7)
+    assert score("token_error_rate", moved, references)["token_error_rate"] == pytest.approx(100 * 4 / 7)
+
+
 def test_chrf_of_ngrams_counted_by_hand() -> None:
     # 3 of 3, 2 of 2 and 1 of 1 n-grams are right, and 3 of 4, 2 of 3 and 1 of 2 are found; none is longer.
     recall = (3 / 4 + 2 / 3 + 1 / 2) / 3
@@ -193,7 +218,7 @@ def test_order_of_references_with_equal_rates_is_irrelevant(name: str) -> None:
 def test_an_equal_reference_is_found_at_any_position(name: str, position: int) -> None:
     groups = [["z z z"] * position + [text] + ["z z z"] * (2 - position) for text in HYPOTHESES]
     scores = score(name, HYPOTHESES, groups)
-    assert scores[name] == pytest.approx(0 if name in ERROR_RATES else 100)
+    assert scores[name] == pytest.approx(0 if name in LOWER_IS_BETTER else 100)
 
 
 @each_metric
@@ -408,6 +433,16 @@ def test_what_is_not_text_is_refused(predictions: Any, references: Any, message:
         score("exact_match", predictions, references)
     with pytest.raises(TypeError, match=message):
         TextMetric("exact_match").add_batch(predictions=predictions, references=references)
+
+
+@pytest.mark.parametrize("tokenizer", ["ja-mecab", "spm"])
+def test_a_tokenizer_that_is_not_installed_is_said_in_one_line(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise RuntimeError("\nextra dependencies are needed:\n    pip install sacrebleu[ja]\n")
+
+    monkeypatch.setattr("hf_vanilla.evaluation.metrics.BLEU.__init__", missing)
+    with pytest.raises(ValueError, match=rf"^tokenizer '{tokenizer}': extra dependencies are needed: pip install"):
+        report(["a"], ["a"], tokenize=tokenizer)
 
 
 def test_unknown_names_are_answered_with_the_nearest_known() -> None:

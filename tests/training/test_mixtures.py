@@ -20,7 +20,7 @@ from hf_vanilla.training.preparation import SPLITS, encoded_file
 from hf_vanilla.training.recipe import Recipe, load_recipe
 from hf_vanilla.training.run import train
 from hf_vanilla.training.trainer import VanillaTrainer
-from hf_vanilla.workflow import translate_each
+from hf_vanilla.measuring import translate_each
 
 RECIPE = """
 data:
