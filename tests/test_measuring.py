@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,9 +14,8 @@ from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
 from hf_vanilla import measuring
-from hf_vanilla.data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Table
+from hf_vanilla.data.corpus import GeneratedPairs, HubDataset, ParallelText, Table
 from hf_vanilla.data.errors import InvalidDataError
-from hf_vanilla.evaluation import examples
 from hf_vanilla.evaluation.examples import Files
 from hf_vanilla.evaluation.metrics import METRICS
 from hf_vanilla.training.recipe import RecipeError, load_recipe

@@ -15,12 +15,12 @@ from transformers import AutoTokenizer
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import Columns, Encoder
 from hf_vanilla.inference.translator import Translator
+from hf_vanilla.measuring import translate_each
 from hf_vanilla.training.check import check
 from hf_vanilla.training.preparation import SPLITS, encoded_file
 from hf_vanilla.training.recipe import Recipe, load_recipe
 from hf_vanilla.training.run import train
 from hf_vanilla.training.trainer import VanillaTrainer
-from hf_vanilla.measuring import translate_each
 
 RECIPE = """
 data:
