@@ -69,6 +69,8 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
             },
             "training": {"metrics": ["exact_match"], **training},
         }
+        if not test:
+            del sections["data"]["test"]
         run = tmp_path / name
         run.mkdir()
         (run / "recipe.yaml").write_text(yaml.safe_dump(sections))
