@@ -84,7 +84,7 @@ class VanillaGenerationMixin(GenerationMixin):
         if is_plain:
             try:
                 ours = our_search_arguments(self, inputs, kwargs, limits, return_sequence_scores)
-                return super().generate(inputs, config, **kwargs, **ours)
+                return super().generate(inputs, config, **kwargs | ours)
             except MoreIsAskedForError:
                 pass  # then transformers' own search
         is_cut = bool(stopping_criteria or settings.get("stop_strings"))

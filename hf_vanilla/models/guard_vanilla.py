@@ -6,6 +6,7 @@ parts are exactly those of modeling_vanilla.py. Whatever is not known here count
 """
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -174,7 +175,10 @@ def our_search_arguments(
     given: dict[str, Any] = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
     given["custom_generate"] = partial(our_search, limits=limits, is_scored=is_scored)
     source = source_of(inputs, kwargs)
-    if source is not None and kwargs.get("encoder_outputs") is None:
+    if kwargs.get("encoder_outputs") is not None:
+        # `generate()` repeats what is in it for each hypothesis, and may have to be called once more.
+        given["encoder_outputs"] = copy(kwargs["encoder_outputs"])
+    elif source is not None:
         name = "inputs_embeds" if source.is_floating_point() else "input_ids"
         with torch.no_grad(), fast_on_cpu(typical_ops=source.shape[:2].numel() * model.config.d_model**2):
             encoder = model.get_encoder()
