@@ -77,13 +77,13 @@ class IncrementalDecoder:
 
     def read(self, prefix: Tensor, mask: Tensor | None = None) -> None:
         """
-        Begin the targets with these tokens, except the last, which the first step reads.
+        Begin the targets with these tokens, in one pass. The last of them is left to the first step of the search.
 
-        One pass is enough: hypotheses are like positions to attention, so here positions take the place of hypotheses.
+        To attention, hypotheses are like positions of one target, so here the positions stand where hypotheses do.
 
         Args:
             prefix: (B, T).
-            mask: (B, T), 0 for padding. The last tokens are none.
+            mask: (B, T), 1 for tokens, 0 for padding; None without padding. The last column has tokens only.
         """
         is_token = torch.ones_like(prefix) if mask is None else mask.long()
         positions = (is_token.cumsum(-1) - 1).clamp(min=0)

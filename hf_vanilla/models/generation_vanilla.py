@@ -51,11 +51,15 @@ class VanillaGenerationMixin(GenerationMixin):
     - `max_length_beyond_source`: how many tokens a target may be longer than its own source. `max_length` and
       `max_new_tokens`, where set, hold as well.
 
-    And with one more argument, because transformers returns scores only together with all that led to them, which
-    takes memory and time: with `return_sequence_scores=True` the result is a `GenerateBeamEncoderDecoderOutput` that
-    has `sequences` and `sequences_scores` alone, or besides them what `return_dict_in_generate=True` asks for. The
-    score is that of beam search, for every kind of search: the sum of the log-probabilities of all tokens after the
-    start token, or after `decoder_input_ids` if given, up to the end, divided by the length penalty for their number.
+    And with one more argument, `return_sequence_scores=True`: the result is then a `GenerateBeamEncoderDecoderOutput`
+    with `sequences` and `sequences_scores`, also for `num_beams=1`. The score of a target is the sum of the
+    log-probabilities of its new tokens, <eos> included, divided by the length penalty for their number. New are those
+    after the start token, or after `decoder_input_ids` if given. (transformers itself has `sequences_scores` only for
+    beam search and with `output_scores=True`, which keeps the scores of the whole vocabulary at every step.)
+
+    Where transformers' own search runs, its beam search counts the probabilities after logits processors, as always.
+    Its greedy search and sampling get the probabilities of the model itself, whatever a sample was drawn from. With
+    `return_dict_in_generate=True` the result has everything that this asks for besides.
     """
 
     def generate(
@@ -68,7 +72,7 @@ class VanillaGenerationMixin(GenerationMixin):
         return_sequence_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """That of transformers, with what is said above; by our own search where it is known to find the same."""
+        """That of transformers, with the two keys and scores; by our own search where it is known to find the same."""
         settings = self._settings(generation_config, kwargs)
         is_plain = not (logits_processor or stopping_criteria or arguments)
         is_plain = is_plain and may_use_our_search(self, inputs, settings, kwargs)
@@ -139,7 +143,7 @@ def length_limits(inputs: Tensor | None, kwargs: dict[str, Any], beyond: int) ->
 
 
 def what_scores_need(settings: dict[str, Any]) -> dict[str, bool]:
-    """What transformers' searches have to record."""
+    """What transformers' own searches have to record."""
     has_beams = (settings.get("num_beams") or 1) > 1
     return {"return_dict_in_generate": True, "output_scores" if has_beams else "output_logits": True}
 
@@ -147,7 +151,7 @@ def what_scores_need(settings: dict[str, Any]) -> dict[str, bool]:
 def with_scores(
     found: Any, settings: dict[str, Any], limits: Tensor | None, is_cut: bool
 ) -> GenerateBeamEncoderDecoderOutput:
-    """What transformers' searches found, with scores also where there were no beams."""
+    """What transformers' own searches found, with scores also where there were no beams."""
     outputs = dict(found)
     if "sequences_scores" not in outputs:
         outputs["sequences_scores"] = scores_without_beams(found, settings, limits, is_cut)
@@ -161,8 +165,8 @@ def scores_without_beams(found: Any, settings: dict[str, Any], limits: Tensor | 
     Log-probabilities of the new tokens, divided by the length penalty for their number: (B,).
 
     Args:
-        is_cut: Whether targets may also end for other reasons than their last token and their limits. Then padding at
-            their ends does not count.
+        is_cut: Whether stopping criteria of the caller may have ended targets without <eos>. Where they did can be
+            seen only from the padding after it.
     """
     sequences, first = found.sequences, found.sequences.shape[1] - len(found.logits)
     tokens = sequences[:, first:]  # (B, T)

@@ -31,10 +31,10 @@ from .search_vanilla import Search, beam_search, greedy_search
 
 SOURCES = ("input_ids", "inputs_embeds", "encoder_outputs")
 SERVED = {
-    *(*SOURCES, "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
-    *("max_length_beyond_source", "length_penalty_type", "transformers_version"),
+    *(*SOURCES, "attention_mask", "max_length_beyond_source", "length_penalty_type", "transformers_version"),
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
+    *("decoder_input_ids", "decoder_attention_mask"),
 }
 """Arguments of `generate()` and keys of the generation config that our search follows, or that do not concern it."""
 
@@ -151,12 +151,12 @@ def methods_of(kind: type) -> frozenset[str]:
 
 
 def has_tokens(mask: Tensor | None) -> bool:
-    """Whether every source has a token. Attention over nothing is 0 in PyTorch's kernel alone."""
+    """Whether every row has a token. Over a row without any, PyTorch's attention is 0, and ours is not."""
     return mask is None or bool(mask.any(-1).all())
 
 
 def ends_in_tokens(prefix: Tensor, mask: Tensor | None) -> bool:
-    """Whether no prefix has padding at its end, which our search would let attend to itself."""
+    """Whether every prefix ends in a token: our search would let padding at the end attend to itself."""
     return mask is None or (mask.shape == prefix.shape and has_tokens(mask[:, -1:]))
 
 
