@@ -135,6 +135,15 @@ def test_what_changes_nothing_is_no_reason_against_ours(
     assert ours.times == 1
 
 
+def test_where_a_generation_config_comes_from_is_no_reason_against_ours(
+    make_decided: MakeModel, sources: Source, ours: Recorder
+) -> None:
+    model = make_decided()
+    model.generation_config._commit_hash = "0123abc"  # as of one that was downloaded from the Hub
+    model.generate(**sources)
+    assert ours.times == 1
+
+
 @pytest.mark.parametrize("given", ["inputs", "inputs_embeds", "encoder_outputs"])
 def test_sources_in_every_form_are_searched_by_ours(
     make_decided: MakeModel, sources: Source, ours: Recorder, given: str

@@ -9,7 +9,7 @@ from searches import BOS, EOS, PAD, SENTENCES, VOCAB, Recorder, Source, theirs
 from torch import Tensor
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.models import decoding_vanilla
+from hf_vanilla.models import decoding_vanilla, guard_vanilla
 
 MakeModel = Callable[..., Model]
 
@@ -211,3 +211,14 @@ def test_a_prefix_is_read_in_one_pass(
     assert widths == [1, 4]
     model.generate(**sources, decoder_input_ids=prefixes(7), num_beams=4, max_new_tokens=2)
     assert widths == [1, 4, 6, 1, 4]
+
+
+def test_how_long_a_target_may_become_counts_new_tokens_only(
+    make_decided: MakeModel, sources: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `early_stopping="never"` a longer bound finds the same targets, but later."""
+    searches, usual = [], guard_vanilla.Search
+    monkeypatch.setattr(guard_vanilla, "Search", lambda *a, **k: searches.append(usual(*a, **k)) or searches[-1])
+    make_decided().generate(**sources, decoder_input_ids=prefixes(12), num_beams=2, max_length=15)
+    assert searches[0].max_new_tokens == 3
+    assert searches[0].limits.unique().tolist() == [3]
