@@ -152,6 +152,7 @@ def test_scores_in_bfloat16_are_of_float32(make_decided: MakeModel, sources: Sou
     model = make_decided().bfloat16()
     targets, scores = scored(model, sources, num_beams=num_beams, max_new_tokens=1)
     assert scores.dtype == torch.float32
+    assert (scores != scores.bfloat16()).any()
     log_probs = log_probabilities(model, sources, targets)[:, 0]
     torch.testing.assert_close(scores, log_probs, atol=0.1, rtol=0)  # logits around 10 are 0.06 apart in bfloat16
 
@@ -161,6 +162,7 @@ def test_several_tokens_that_end_and_padding_that_is_no_end(
 ) -> None:
     model = make_decided()
     model.lm_head.weight[7] *= 1.3
+    model.lm_head.weight[0] = model.lm_head.weight[EOS] * 1.2
     for ids in ({"eos_token_id": [EOS, 7, 9]}, {"eos_token_id": 0, "decoder_start_token_id": PAD}):
         for num_beams in (1, 3):
             options = ids | {"num_beams": num_beams}
@@ -206,3 +208,25 @@ def test_greedy_search_computes_probabilities_only_for_scores(
     assert not calls
     scored(model, sources)
     assert calls
+
+
+def test_samples_end_at_the_limits_of_their_sources(make_decided: MakeModel, sources: Source) -> None:
+    options = {"do_sample": True, "num_return_sequences": 2, "length_penalty": 0.0, "max_length_beyond_source": 1}
+    model = make_decided()
+    model.lm_head.weight[EOS] = model.lm_head.weight[PAD] = -10 * model.lm_head.weight.mean(0)
+    targets, scores = scored(model, sources, **options)
+    repeated = {name: value.repeat_interleave(2, dim=0) for name, value in sources.items()}
+    lengths = repeated["attention_mask"].sum(-1) + 1
+    counts = (torch.arange(targets.shape[1] - 1) < lengths[:, None]) & ~(targets[:, :-1] == EOS).cummax(-1).values
+    torch.testing.assert_close(scores, log_probabilities(model, repeated, targets).where(counts, 0).sum(-1))
+
+
+def test_padding_that_is_said_counts_unless_it_may_be_none(make_decided: MakeModel, sources: Source) -> None:
+    model = make_decided()
+    plain = model.generate(**sources)
+    model.lm_head.weight[PAD] = model.lm_head.weight[int(plain[plain > EOS].mode().values)] * 1.5
+    targets, scores = scored(model, sources)
+    assert (targets[:, -1] == PAD).any()
+    assert_same(scored_by_transformers(model, sources), (targets, scores))
+    _, scores = scored(model, sources, stopping_criteria=[After(PAD)])
+    assert scores.isfinite().all()
