@@ -1,6 +1,6 @@
 """
-Speed: faster kernels for CPUs, with the results of the usual ones. None of them is needed: they are taken where they
-are there and where they pay.
+Speed: faster kernels for CPUs, with the results of the usual ones. None of them is required: each is used where PyTorch
+has it and it is faster.
 
 - Linear layers: for float32, PyTorch calls MKL, which reaches half of the speed of processors that are not Intel's.
   oneDNN reaches all of it, but each call of it costs more, so it is for large products.

@@ -81,13 +81,14 @@ class Silent(TextStreamer):
         {"min_new_tokens": 3},
         {"forced_bos_token_id": 0},
         {"return_dict_in_generate": True},
+        {"return_dict_in_generate": True, "return_sequence_scores": True},
         {"do_sample": True},
         {"use_cache": False},
         {"cache_implementation": "static"},
         {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())},
         {"stopping_criteria": [Never()]},
         {"logits_processor": [Favourite()]},
-        {"decoder_input_ids": torch.full((SENTENCES, 2), 5)},
+        {"decoder_position_ids": torch.ones(SENTENCES, 1, dtype=torch.long)},
         {"max_time": 100.0},
         {"eos_token_id": None},
         {"position_ids": torch.arange(12).flip(0).expand(SENTENCES, -1)},
@@ -131,6 +132,15 @@ def test_what_changes_nothing_is_no_reason_against_ours(
     same = {name: value for name, value in option.items() if name != "return_dict_in_generate"}
     expected, _ = theirs(model, sources, num_beams=num_beams, **same)
     assert torch.equal(model.generate(**sources, num_beams=num_beams, **option), expected)
+    assert ours.times == 1
+
+
+def test_where_a_generation_config_comes_from_is_no_reason_against_ours(
+    make_decided: MakeModel, sources: Source, ours: Recorder
+) -> None:
+    model = make_decided()
+    model.generation_config._commit_hash = "0123abc"  # as of one that was downloaded from the Hub
+    model.generate(**sources)
     assert ours.times == 1
 
 
