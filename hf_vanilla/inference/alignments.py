@@ -1,49 +1,48 @@
 """
-Which source words the words of a translation come from, read off the model's attention to the source.
+Which source words the words of a target come from, read off the model's attention to the source.
 
-A translation is read once more, all of it in one forward pass, however it was found. That gives the same attention as
-the search had, without keeping track of the beams.
+A target is read once more, all of it in one forward pass, however it was found: the attention is the same as in the
+search, and nobody has to keep track of beams.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.errors import InvalidDataError
 from ..data.tokenizer import Encoder
 from .translator import Source
-from .units import Membership, Unit, line_of, members_of_source, members_of_target, units_of
+from .units import Membership, Unit, members_of_source, members_of_target
 
 Link = tuple[int, int]
-"""The index of a source unit and of a target unit, both counted from 0."""
+"""The index of a source unit and that of a target unit, both from 0."""
 
 Row = Literal["output", "input"]
-"""Whose attention stands for a target token: of the position that predicts it, or of the next one, which reads it."""
+"""Whose attention is that of a target token: of the position that predicts it, or of the next one, which reads it."""
 
 MAX_TOKENS = 16_384
 """Padded tokens of a batch, of the longer side."""
 
-MAX_CELLS = 2**25
-"""Attention weights of a layer that are in memory at a time: 128 MB."""
+MAX_WEIGHTS = 2**25
+"""Attention weights of a layer that are in memory at a time, unless a single pair has more: 128 MB."""
 
-
-class NoAlignmentError(InvalidDataError):
-    """The model does not say which of its attention maps is an alignment."""
+KEY = "alignment"
+"""Of the generation config: the attention map that was chosen when the model was trained."""
 
 
 @dataclass(frozen=True)
 class AttentionMap:
     """
-    One attention map of the many that a model has.
+    One of the attention maps of a decoder.
 
     Args:
-        layer: Of the decoder, from 0.
+        layer: From 0.
         head: From 0. None is the mean of all heads.
     """
 
@@ -51,73 +50,87 @@ class AttentionMap:
     head: int | None = None
     row: Row = "output"
 
+    def of(self, attention: np.ndarray) -> np.ndarray:
+        """From (H, T, S) of its layer to (target tokens, source tokens). The last row of T is that of <eos>."""
+        rows = attention[:, :-1] if self.row == "output" else attention[:, 1:]
+        chosen: np.ndarray = rows.mean(0) if self.head is None else rows[self.head]
+        return chosen
+
     def __str__(self) -> str:
-        heads = "mean of all heads" if self.head is None else f"head {self.head + 1}"
-        return f"layer {self.layer + 1}, {heads}, {self.row} row"
+        heads = "mean of the heads" if self.head is None else f"head {self.head + 1}"
+        position = "predicts" if self.row == "output" else "reads"
+        return f"layer {self.layer + 1}, {heads}, at the position that {position} the token"
 
 
 @dataclass(frozen=True)
 class AlignmentSettings:
-    """How a model's alignments are read: the value of `alignment` in its generation config."""
+    """What is read as a model's alignment, and what its indexes count."""
 
     attention: AttentionMap
     source_unit: Unit = "word"
     target_unit: Unit = "word"
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "AlignmentSettings":
+    def of(cls, model: PreTrainedModel) -> Self:
         """What was chosen when the model was trained."""
-        chosen = getattr(model.generation_config, "alignment", None)
+        chosen = getattr(model.generation_config, KEY, None)
         if chosen is None:
-            raise NoAlignmentError(
-                "the generation config of this model has no `alignment`, which says the attention map to read: it was "
-                "trained by an earlier version of hf_vanilla, or elsewhere"
+            raise InvalidDataError(
+                f"this model has no {KEY!r} in its generation_config.json, where training writes which attention map "
+                "to read: finish its run again (`hf-vanilla train RUN/recipe.yaml --output RUN` chooses a map and does "
+                "not train a second time), or give Aligner the settings"
             )
         attention = AttentionMap(chosen["layer"], chosen["head"], chosen["row"])
         return cls(attention, chosen["source_unit"], chosen["target_unit"])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self.attention), "source_unit": self.source_unit, "target_unit": self.target_unit}
 
 
 @dataclass(frozen=True)
 class Alignment:
     """
     Args:
-        source: The text whose units the first index counts; the parts of a source are separated by tabs.
         weights: (target units, source units), the attention of each target unit.
-        outside: (target units,), the attention that is left: on the sentence end and on separators.
-        links: For each target unit the source unit with the most attention. Without a link is a target unit that
-            attends more to the sentence end, or a separator, than to any source unit.
+        outside: (target units,), the rest of it: on <eos>, separators, and a prefix. Together with the weights 1, but
+            for white space, which has no attention.
+        links: For each target unit the source unit with the most attention. In the order of the target.
     """
 
-    source: str
-    target: str
     weights: np.ndarray
     outside: np.ndarray
     links: tuple[Link, ...]
 
     def __str__(self) -> str:
-        """In Pharaoh's format: source index, hyphen, target index."""
+        """In the format of Pharaoh: "0-0 2-1", source index and target index."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
 
 @dataclass(frozen=True)
-class Text:
-    """A source and a target, their tokens, and which units these belong to."""
+class EncodedPair:
+    """
+    Args:
+        index: Where the pair stands among those that were given.
+        target_ids: With <eos>.
+    """
 
-    source: Source
-    target: str
+    index: int
     source_ids: Sequence[int]
-    target_ids: Sequence[int]  # with <eos>
-    source_members: Membership
-    target_members: Membership
-    index: int = field(compare=False)
+    target_ids: Sequence[int]
+    sources: Membership
+    targets: Membership
+
+    @property
+    def length(self) -> int:
+        return max(len(self.source_ids), len(self.target_ids))
 
 
 class Aligner:
     """
-    Aligns targets with their sources.
+    Aligns targets with their sources. Nothing of the model is changed afterwards.
 
     Args:
-        settings: Those of the model if not given.
+        settings: If not given, those that were chosen when the model was trained.
         max_tokens: Padded tokens of a batch, of the longer side.
     """
 
@@ -143,167 +156,157 @@ class Aligner:
         target_ids: Sequence[Sequence[int]] | None = None,
     ) -> list[Alignment]:
         """
-        One alignment for each pair, in their order. An empty source or target has no links.
+        An alignment for each pair, in their order. An empty source or target has no links.
 
         Args:
-            source_ids: What the model reads, if that is not just the encoded sources: with a prefix in front.
-            target_ids: What the model found, if the targets are its own: it may segment a word as the tokenizer would
-                not. With or without <eos>.
+            source_ids: What the model reads, if these are not just the encoded sources, but with a prefix in front.
+            target_ids: What the model found, if the targets are its own: it may segment a word in another way than the
+                tokenizer does. With <eos> or without.
         """
-        texts = self.texts(sources, targets, source_ids, target_ids)
-        alignments = [nothing_aligned(text.source, text.target, self.settings) for text in texts]
-        with reading_attention(self.model):
-            for batch in batches([text for text in texts if has_units(text)], self.model, self.max_tokens):
-                (attention,) = cross_attentions(self.model, batch, [self.settings.attention.layer])
-                for text, weights in zip(batch, attention, strict=True):
-                    of_text = map_of(weights, self.settings.attention, len(text.target_ids) - 1, len(text.source_ids))
-                    alignments[text.index] = alignment_of(text, of_text)
+        pairs = self.encode(sources, targets, source_ids, target_ids)
+        alignments = [
+            Alignment(np.zeros((pair.targets.number, pair.sources.number)), np.zeros(pair.targets.number), ())
+            for pair in pairs
+        ]
+        for pair, (attention,) in cross_attentions(self.model, pairs, [self.settings.attention.layer], self.max_tokens):
+            weights, outside = between_units(self.settings.attention.of(attention), pair.sources, pair.targets)
+            alignments[pair.index] = Alignment(weights, outside, links_of(weights))
         return alignments
 
-    def texts(
+    def encode(
         self,
         sources: Sequence[Source],
         targets: Sequence[str],
         source_ids: Sequence[Sequence[int]] | None = None,
         target_ids: Sequence[Sequence[int]] | None = None,
-    ) -> list[Text]:
+    ) -> list[EncodedPair]:
         source_ids = self.encoder.sources(sources) if source_ids is None else source_ids
         target_ids = self.encoder.targets(targets) if target_ids is None else target_ids
-        return [
-            self._text(*given, index)
-            for index, given in enumerate(zip(sources, targets, source_ids, target_ids, strict=True))
-        ]
-
-    def _text(
-        self, source: Source, target: str, source_ids: Sequence[int], target_ids: Sequence[int], index: int
-    ) -> Text:
-        eos = self.tokenizer.eos_token_id
-        target_ids = [*(token for token in target_ids if token != eos), eos]
-        source_members = members_of_source(self.tokenizer, source, source_ids, self.settings.source_unit)
-        target_members = members_of_target(self.tokenizer, target, target_ids[:-1], self.settings.target_unit)
-        return Text(source, target, source_ids, target_ids, source_members, target_members, index)
+        eos, pairs = self.tokenizer.eos_token_id, []
+        for source, target, read, found in zip(sources, targets, source_ids, target_ids, strict=True):
+            text = [token for token in found if token != eos]
+            source_members = members_of_source(self.tokenizer, source, read, self.settings.source_unit)
+            target_members = members_of_target(self.tokenizer, target, text, self.settings.target_unit)
+            pairs.append(EncodedPair(len(pairs), read, [*text, eos], source_members, target_members))
+        return pairs
 
 
-def has_units(text: Text) -> bool:
-    return bool(text.source_members.number and text.target_members.number)
+def cross_attentions(
+    model: PreTrainedModel, pairs: Iterable[EncodedPair], layers: Sequence[int], max_tokens: int = MAX_TOKENS
+) -> Iterator[tuple[EncodedPair, list[np.ndarray]]]:
+    """
+    Each pair that has source and target tokens, with the attention of the layers: (H, T, S), in float32.
+
+    Only the attention of a batch, and of these layers, is in memory. `output_attentions` would keep that of all layers,
+    and that of encoder and decoder to themselves.
+    """
+    filled = [pair for pair in pairs if pair.sources.inside.any() and pair.targets.inside.any()]
+    for batch in batches(filled, model.config.num_heads, max_tokens):
+        with reading_attention(model), recorded(model, layers) as attentions:
+            model.base_model(**inputs_of(model, batch), use_cache=False)
+        for row, pair in enumerate(batch):
+            size = len(pair.target_ids), len(pair.source_ids)
+            yield pair, [attentions[layer][row, :, : size[0], : size[1]].numpy() for layer in layers]
 
 
-def nothing_aligned(source: Source, target: str, settings: AlignmentSettings) -> Alignment:
-    line = line_of(source)
-    rows, columns = len(units_of(target, settings.target_unit)), len(units_of(line, settings.source_unit))
-    return Alignment(line, target, np.zeros((rows, columns), np.float32), np.ones(rows, np.float32), ())
-
-
-def batches(texts: Sequence[Text], model: PreTrainedModel, max_tokens: int) -> Iterator[list[Text]]:
+def batches(pairs: Sequence[EncodedPair], heads: int, max_tokens: int) -> Iterator[list[EncodedPair]]:
     """Pairs of similar length together. The longest first, so that a batch too large for memory fails at once."""
-    remaining = sorted(texts, key=length_of, reverse=True)
+    remaining = sorted(pairs, key=lambda pair: pair.length, reverse=True)
     while remaining:
-        longest = length_of(remaining[0])
-        size = max(1, min(max_tokens // longest, MAX_CELLS // (model.config.num_heads * longest**2)))
+        longest = remaining[0].length
+        size = max(1, min(max_tokens // longest, MAX_WEIGHTS // (heads * longest**2)))
         yield remaining[:size]
         remaining = remaining[size:]
 
 
-def length_of(text: Text) -> int:
-    return max(len(text.source_ids), len(text.target_ids))
-
-
 @contextmanager
 def reading_attention(model: PreTrainedModel) -> Iterator[None]:
-    """In evaluation mode, with the implementation of attention that gives its weights; afterwards all is as before."""
+    """In evaluation mode, and with the implementation of attention that gives its weights. Restored afterwards."""
     implementation = model.config._attn_implementation
-    training = [module for module in model.modules() if module.training]
+    in_training = [module for module in model.modules() if module.training]
     try:
-        for module in training:
+        for module in in_training:
             module.training = False
         model.set_attn_implementation("eager")
         with torch.no_grad():
             yield
     finally:
         model.set_attn_implementation(implementation)
-        for module in training:
+        for module in in_training:
             module.training = True
 
 
-def cross_attentions(model: PreTrainedModel, texts: Sequence[Text], layers: Iterable[int]) -> list[Tensor]:
-    """
-    For each of the layers (B, H, T, S), in float32: the attention of the positions that predict the target tokens.
+@contextmanager
+def recorded(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+    """The attention weights of the last forward pass, by layer: (B, H, T, S)."""
+    attentions: dict[int, Tensor] = {}
 
-    Only these are kept in memory. `output_attentions` would keep those of all layers, and of encoder and decoder to
-    themselves.
-    """
-    kept: dict[int, Tensor] = {}
-    decoder_layers = model.get_decoder().layers
-    hooks = [
-        decoder_layers[layer].cross_attn.register_forward_hook(
-            lambda _module, _inputs, outputs, layer=layer: kept.update({layer: outputs[1].float()})
-        )
-        for layer in layers
-    ]
+    def keep(layer: int) -> Callable[[nn.Module, Any, tuple[Tensor, Tensor]], None]:
+        def hook(module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> None:
+            attentions[layer] = outputs[1].float().cpu()
+
+        return hook
+
+    stack: Any = model.get_decoder()
+    hooks = [stack.layers[layer].cross_attn.register_forward_hook(keep(layer)) for layer in layers]
     try:
-        model.base_model(**inputs_of(model, texts), use_cache=False)
+        yield attentions
     finally:
         for hook in hooks:
             hook.remove()
-    return [kept[layer].cpu() for layer in layers]
 
 
-def inputs_of(model: PreTrainedModel, texts: Sequence[Text]) -> dict[str, Tensor]:
-    sources = padded([text.source_ids for text in texts], model.config.pad_token_id)
-    mask = padded([[1] * len(text.source_ids) for text in texts], 0)
-    targets = padded([text.target_ids for text in texts], model.config.pad_token_id)
-    prepared: Any = model
+def inputs_of(model: Any, pairs: Sequence[EncodedPair]) -> dict[str, Tensor]:
+    padding = model.config.pad_token_id
+    targets = padded([pair.target_ids for pair in pairs], padding)
     given = {
-        "input_ids": sources,
-        "attention_mask": mask,
-        "decoder_input_ids": prepared.prepare_decoder_input_ids_from_labels(targets),
+        "input_ids": padded([pair.source_ids for pair in pairs], padding),
+        "attention_mask": padded([[1] * len(pair.source_ids) for pair in pairs], 0),
+        "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(targets),
     }
     return {name: tensor.to(model.device) for name, tensor in given.items()}
 
 
 def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=filler)
+    tensors = [torch.tensor(row) for row in rows]
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=filler)
 
 
-def map_of(attention: Tensor, chosen: AttentionMap, targets: int, sources: int) -> np.ndarray:
-    """(H, T, S) of a padded pair -> (target tokens without <eos>, source tokens)."""
-    start = 0 if chosen.row == "output" else 1
-    rows = attention[:, start : start + targets, :sources]
-    return (rows.mean(0) if chosen.head is None else rows[chosen.head]).numpy()
-
-
-def alignment_of(text: Text, attention: np.ndarray) -> Alignment:
-    weights, outside, strongest = between_units(attention, text.source_members, text.target_members)
-    return Alignment(line_of(text.source), text.target, weights, outside, links_of(weights, strongest))
-
-
-def between_units(
-    attention: np.ndarray, sources: Membership, targets: Membership
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def between_units(attention: np.ndarray, sources: Membership, targets: Membership) -> tuple[np.ndarray, np.ndarray]:
     """
     From tokens to units: the sum over the tokens of a source unit, the mean over those of a target unit.
 
-    A source token of several units is shared out among them.
+    Args:
+        attention: (..., target tokens, source tokens). A source token of several units is shared out among them.
 
     Returns:
-        The weights between units, what is left outside of source units, and the largest weight of a token outside.
+        (..., target units, source units), and what is left for tokens outside of all units: (..., target units).
     """
-    shares = (1 / np.bincount(sources.tokens, minlength=attention.shape[1]).clip(1)).astype(np.float32)
-    by_unit = np.zeros((len(attention), sources.number), np.float32)
-    np.add.at(by_unit.T, sources.units, (attention * shares).T[sources.tokens])
-    left = attention[:, ~sources.inside]
-    rows = np.concatenate([by_unit, left.sum(1, keepdims=True), left.max(1, initial=0, keepdims=True)], 1)
-    mean = np.zeros((targets.number, rows.shape[1]), np.float32)
-    np.add.at(mean, targets.units, rows[targets.tokens])
-    mean /= np.bincount(targets.units, minlength=targets.number).clip(1)[:, None]
-    return mean[:, :-2], mean[:, -2], mean[:, -1]
+    of_tokens = np.moveaxis(attention, -1, 0)
+    shared = of_tokens / _counts(sources.tokens, len(of_tokens)).reshape(-1, *[1] * (attention.ndim - 1))
+    of_units = np.concatenate([_summed(shared, sources), of_tokens[~sources.inside].sum(0, keepdims=True)])
+    summed = np.moveaxis(_summed(np.moveaxis(of_units, -1, 0), targets), (0, 1), (-2, -1))
+    mean = summed / _counts(targets.units, targets.number)[:, None]
+    return mean[..., :-1], mean[..., -1]
 
 
-def links_of(weights: np.ndarray, threshold: np.ndarray) -> tuple[Link, ...]:
-    """For each row the column with the largest weight, if that is above the row's threshold."""
-    best = weights.argmax(1)
-    found = weights.max(1, initial=0) > threshold
-    return tuple((int(best[target]), int(target)) for target in found.nonzero()[0])
+def _summed(tokens: np.ndarray, members: Membership) -> np.ndarray:
+    """The sum over the tokens, on the first axis, of each unit."""
+    units = np.zeros((members.number, *tokens.shape[1:]), tokens.dtype)
+    np.add.at(units, members.units, tokens[members.tokens])
+    return units
+
+
+def _counts(indexes: np.ndarray, number: int) -> np.ndarray:
+    return np.bincount(indexes, minlength=number).clip(1).astype(np.float32)
+
+
+def links_of(weights: np.ndarray) -> tuple[Link, ...]:
+    """For each target unit, which are rows, the source unit with the most weight."""
+    if not weights.size:
+        return ()
+    best = weights.argmax(1).tolist()
+    return tuple((best[target], target) for target in weights.any(1).nonzero()[0].tolist())
 
 
 def error_rate(found: Iterable[set[Link]], sure: Iterable[set[Link]], possible: Iterable[set[Link]]) -> float:
@@ -311,7 +314,9 @@ def error_rate(found: Iterable[set[Link]], sure: Iterable[set[Link]], possible: 
     The alignment error rate of Och and Ney (2003): 1 - (|A & S| + |A & P|) / (|A| + |S|), over all pairs together.
 
     Args:
-        possible: Links that are no errors, whether found or not. The sure ones are among them.
+        found: A.
+        sure: S, the links that there must be.
+        possible: P, the links that are no errors. The sure ones are always among them.
     """
     right = total = 0
     for links, needed, allowed in zip(found, sure, possible, strict=True):

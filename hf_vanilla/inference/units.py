@@ -11,19 +11,24 @@ from transformers import PreTrainedTokenizerFast
 from .translator import Source
 
 Unit = Literal["word", "character"]
-"""What indexes of an alignment count: words, separated by white space, or characters, white space included."""
+"""What the indexes of an alignment count: words, separated by white space, or characters, white space included."""
 
 Span = tuple[int, int]
-"""The first character, and the first one after the last."""
+"""The index of the first character, and the index after the last."""
+
+NO_TEXT = (0, 0)
 
 
 @dataclass(frozen=True)
 class Membership:
     """
-    Which tokens overlap which units of a text: pairs of a token's and a unit's index, sorted by token.
+    Which tokens overlap which units of a text.
 
     Args:
-        inside: For each token, whether it overlaps any unit. The sentence end does not, nor a separator or white space.
+        tokens: Indexes of tokens, in ascending order; as often as the token has units.
+        units: The unit to each of these.
+        number: How many units the text has.
+        inside: For each token, whether it overlaps a unit. <eos>, separators and white space do not.
     """
 
     tokens: np.ndarray
@@ -38,6 +43,11 @@ def units_of(text: str, unit: Unit) -> list[Span]:
     return [found.span() for found in re.finditer(r"\S+", text)]
 
 
+def unit_for(texts: Sequence[str]) -> Unit:
+    """Characters, if most texts have no white space: single words, dates, or Chinese."""
+    return "character" if 2 * sum(len(text.split()) > 1 for text in texts) < len(texts) else "word"
+
+
 def line_of(source: Source) -> str:
     """The parts of a source as one text, as in a file: indexes of words and characters run through all of it."""
     return "\t".join(source)
@@ -46,57 +56,61 @@ def line_of(source: Source) -> str:
 def members_of_source(tokenizer: PreTrainedTokenizerFast, source: Source, ids: Sequence[int], unit: Unit) -> Membership:
     """
     Args:
-        ids: Those that the model reads: the parts, each followed by a separator or the sentence end. In front of the
-            first part there may be more, a prefix; it belongs to no unit.
+        ids: What the model reads: the parts, each followed by a separator or <eos>. There may be more in front of the
+            first part, a prefix; it belongs to no unit.
     """
-    spans: list[Span] = []
+    ends = [index for index, token in enumerate(ids) if token in (tokenizer.sep_token_id, tokenizer.eos_token_id)]
+    spans = [NO_TEXT] * len(ids)
     start = position = 0
-    for part in source:
-        end = next((i for i in range(start, len(ids)) if _ends_part(tokenizer, ids[i])), len(ids))
-        spans += [(first + position, last + position) for first, last in spans_of(tokenizer, part, ids[start:end])]
-        spans.append((0, 0))
+    for part, end in zip(source, ends, strict=True):
+        of_part = spans_of(tokenizer, part, ids[start:end])
+        spans[start:end] = [(first + position, last + position) for first, last in of_part]
         start, position = end + 1, position + len(part) + 1
-    spans = [*spans, *[(0, 0)] * len(ids)][: len(ids)]
-    return membership(spans, units_of(line_of(source), unit))
+    return membership(spans, line_of(source), unit)
 
 
-def members_of_target(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[int], unit: Unit) -> Membership:
-    return membership(spans_of(tokenizer, text, ids), units_of(text, unit))
+def members_of_target(tokenizer: PreTrainedTokenizerFast, target: str, ids: Sequence[int], unit: Unit) -> Membership:
+    """
+    Args:
+        ids: Without <eos>.
+    """
+    return membership(spans_of(tokenizer, target, ids), target, unit)
 
 
 def spans_of(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[int]) -> list[Span]:
     """Where in `text` each token stands. White space in front of a word can be part of its first token."""
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    if encoded["input_ids"] == list(ids):
-        return [(first, last) for first, last in encoded["offset_mapping"]]
-    return _spans_by_decoding(tokenizer, text, ids)
+    if encoded["input_ids"] != list(ids):
+        return _spans_by_decoding(tokenizer, text, ids)
+    spans = [(first, last) for first, last in encoded["offset_mapping"]]
+    if spans and not text[0].isspace() and not tokenizer.decode(ids[:1]).strip():
+        spans[0] = NO_TEXT  # a space that the tokenizer has put in front; it says that this is the first character
+    return spans
 
 
 def _spans_by_decoding(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[int]) -> list[Span]:
     """
-    For what is not segmented as the tokenizer would: what a model has found, symbols, a text with a prefix.
+    For ids that are not those of the text alone: a model found them, or they are symbols, or a prefix is in front.
 
-    Positions are counted from the end, as a prefix is in front.
+    Counted from the end of the text, because of the prefix.
     """
     spans, start = [], 0
     for number in range(1, len(ids) + 1):
         decoded = tokenizer.decode(list(ids[:number]), skip_special_tokens=True)
-        whole = len(decoded.rstrip("\ufffd"))  # at the end: the first bytes of a character
+        whole = len(decoded.rstrip("\ufffd"))  # what follows are the first bytes of a character
         spans.append((start, max(start, min(whole + 1, len(decoded)))))
         start = max(start, whole)
-    extra = start - len(text)
-    return [(first - extra, last - extra) for first, last in spans]
+    surplus = start - len(text)
+    return [(first - surplus, last - surplus) for first, last in spans]
 
 
-def _ends_part(tokenizer: PreTrainedTokenizerFast, token: int) -> bool:
-    return token in (tokenizer.sep_token_id, tokenizer.eos_token_id)
-
-
-def membership(spans: Sequence[Span], units: Sequence[Span]) -> Membership:
-    starts, ends = np.array(units, np.int64).reshape(-1, 2).T
+def membership(spans: Sequence[Span], text: str, unit: Unit) -> Membership:
+    units = units_of(text, unit)
+    filled = np.array([index for index, (first, last) in enumerate(units) if not text[first:last].isspace()], np.int64)
+    unit_firsts, unit_lasts = np.array(units, np.int64).reshape(-1, 2)[filled].T
     firsts, lasts = np.array(spans, np.int64).reshape(-1, 2).T
-    first = ends.searchsorted(firsts, "right")  # the first unit that ends after the token's start
-    numbers = np.maximum(starts.searchsorted(lasts, "left") - first, 0) * (lasts > firsts)
+    begin = unit_lasts.searchsorted(firsts, "right")  # the first unit that ends after the token begins
+    numbers = np.where(lasts > firsts, np.maximum(unit_firsts.searchsorted(lasts, "left") - begin, 0), 0)
     tokens = np.repeat(np.arange(len(spans)), numbers)
-    within = np.arange(len(tokens)) - np.repeat(numbers.cumsum() - numbers, numbers)
-    return Membership(tokens, first[tokens] + within, len(units), numbers > 0)
+    of_token = np.arange(len(tokens)) - np.repeat(numbers.cumsum() - numbers, numbers)
+    return Membership(tokens, filled[begin[tokens] + of_token], len(units), numbers > 0)
