@@ -7,16 +7,15 @@ Two answers are computed, which know nothing of each other, and joined as it is 
 2003): what both say is sure, what one of them says is possible.
 
 - The words that name a character. 1 and 9: nineteen. 8: eighty. 4: four. 0 and 3: march. 2: twenty. 3: third.
-- The words that decide a character, given those in front of it: another word in their place would have changed it first.
-  The 1, but not the 9, is decided by nineteen (twenty eighty four is 2084), as no other year begins with 1.
+- The words that decide a character: another word in their place would have changed it, and none in front of it. The 1,
+  but not the 9, is decided by nineteen (twenty eighty four is 2084), as all years that begin with 1 begin with 19.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from functools import cache
-from itertools import product
-from os.path import commonprefix
+from itertools import product, zip_longest
 
 from .spoken import (
     CATEGORIES,
@@ -113,7 +112,7 @@ def _name_date(makers: Makers, words: Words) -> None:
 
 
 def _name_time(makers: Makers, words: Words) -> None:
-    """In "quarter to nine in the evening", 20:45, all words but "quarter" name the hour, and "quarter to" the minute."""
+    """In "quarter to nine in the evening", 20:45, "quarter to" names the minute, all but "quarter" the hour."""
     meant = [pair for pair in words if pair[1] not in WITHOUT_DIGITS]
     side = next((index for index, word in words if word in ("past", "to")), None)
     if side is not None:
@@ -152,7 +151,7 @@ def _name_two_digits(makers: Makers, words: Words, start: int) -> None:
 
 
 def _name_number(makers: Makers, words: Words, first: int, end: int) -> None:
-    """The digits from the last, in front of `end`, to the first: "twenty" names two, unless "three" names the second."""
+    """From the last digit, in front of `end`, to the first. "twenty" names two, but in "twenty three" only the 2."""
     place = 0
     for index, word in reversed(words):
         word = CARDINALS.get(word, word)
@@ -176,9 +175,9 @@ def decided(spoken: str, written: str) -> Makers:
     for index, word in product(range(len(words)), vocabulary()):
         other = written_for([*words[:index], word, *words[index + 1 :]])
         if other is not None and other != written:
-            first_changed = len(commonprefix([written, other]))
-            if first_changed < len(written):  # else the other one only goes on
-                makers[first_changed].add(index)
+            changed = (place for place, (one, new) in enumerate(zip_longest(written, other)) if one != new)
+            if (first := next(changed)) < len(written):  # else the other one only goes on
+                makers[first].add(index)
     return makers
 
 

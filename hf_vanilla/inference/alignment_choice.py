@@ -2,8 +2,8 @@
 Which attention map of a model is an alignment.
 
 That differs from model to model: often the last layer but one, sometimes a single head. No data have links to compare
-with. So the maps are compared with those of a small statistical aligner, which is trained for this: it is right
-less often than needed, but its errors are not those of attention, and so the best map agrees with it most.
+with. So the maps are compared with those of a small statistical aligner, which is trained for this: it is often
+wrong, but not where attention is, and so the best map agrees with it most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,9 @@ from .alignments import (
     Aligner,
     AlignmentSettings,
     AttentionMap,
+    EncodedPair,
     Link,
+    Row,
     between_units,
     cross_attentions,
     error_rate,
@@ -29,6 +31,8 @@ from .units import Unit, line_of, unit_for, units_of
 from .word_statistics import Sentence, links_in_both_directions
 
 TextPair = tuple[Source, str]
+
+ROWS: tuple[Row, Row] = ("output", "input")
 
 MAX_CELLS = 4_000_000
 """Pairs of a source and a target word that are counted: about a second for a direction, and 400 MB."""
@@ -57,35 +61,38 @@ def choose_alignment(
     tokenizer: PreTrainedTokenizerFast,
     sample: Sequence[TextPair],
     training: Sequence[TextPair],
+    *,
+    source_ids: Sequence[Sequence[int]] | None = None,
     max_cells: int = MAX_CELLS,
 ) -> AlignmentChoice:
     """
+    The same for the same arguments, whatever else the process does.
+
     Args:
         sample: Pairs whose maps are compared.
         training: More pairs for the statistical aligner. The first ones, as many as `max_cells` allows, are used.
+        source_ids: What the model reads of the sample, if these are not just the encoded sources.
     """
     units = unit_for([part for source, _ in sample for part in source]), unit_for([target for _, target in sample])
     pairs = list(_in_words([*sample, *training], units, max_cells))
     sample = sample[: len(pairs)]
-    errors = errors_of_maps(model, tokenizer, sample, units, *links_in_both_directions(pairs, len(sample)))
+    sure, possible = links_in_both_directions(pairs, len(sample))
+    aligner = Aligner(model, tokenizer, AlignmentSettings(AttentionMap(0), *units))
+    sources, targets = zip(*sample, strict=True)
+    encoded = aligner.encode(sources, targets, None if source_ids is None else source_ids[: len(sample)])
+    errors = errors_of_maps(model, encoded, sure, possible)
     best = min(errors, key=lambda attention: errors[attention])
     return AlignmentChoice(AlignmentSettings(best, *units), errors[best], len(sample))
 
 
 def errors_of_maps(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    sample: Sequence[TextPair],
-    units: tuple[Unit, Unit],
-    sure: Sequence[set[Link]],
-    possible: Sequence[set[Link]],
+    model: PreTrainedModel, pairs: Sequence[EncodedPair], sure: Sequence[set[Link]], possible: Sequence[set[Link]]
 ) -> dict[AttentionMap, float]:
     """The alignment error rate of every attention map of the decoder, those that are simpler to say first."""
     layers = range(model.config.decoder_layers)
     heads = (None, *range(model.config.num_heads))
-    maps = [AttentionMap(layer, head, row) for head, row, layer in product(heads, ("output", "input"), layers)]
-    found: dict[AttentionMap, list[set[Link]]] = {attention: [set() for _ in sample] for attention in maps}
-    pairs = Aligner(model, tokenizer, AlignmentSettings(maps[0], *units)).encode(*zip(*sample, strict=True))
+    maps = [AttentionMap(layer, head, row) for head, row, layer in product(heads, ROWS, layers)]
+    found: dict[AttentionMap, list[set[Link]]] = {attention: [set() for _ in pairs] for attention in maps}
     for pair, attentions in cross_attentions(model, pairs, layers):
         all_maps = np.stack([attention.of(attentions[attention.layer]) for attention in maps])
         weights, _ = between_units(all_maps, pair.sources, pair.targets)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.errors import InvalidDataError
 from ..data.tokenizer import Encoder
+from ..run_directory import ALIGNMENT, GENERATION_CONFIG
 from .translator import Source
 from .units import Membership, Unit, members_of_source, members_of_target
 
@@ -31,9 +32,6 @@ MAX_TOKENS = 16_384
 
 MAX_WEIGHTS = 2**25
 """Attention weights of a layer that are in memory at a time, unless a single pair has more: 128 MB."""
-
-KEY = "alignment"
-"""Of the generation config: the attention map that was chosen when the model was trained."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,6 @@ class AttentionMap:
         chosen: np.ndarray = rows.mean(0) if self.head is None else rows[self.head]
         return chosen
 
-    def __str__(self) -> str:
-        heads = "mean of the heads" if self.head is None else f"head {self.head + 1}"
-        position = "predicts" if self.row == "output" else "reads"
-        return f"layer {self.layer + 1}, {heads}, at the position that {position} the token"
-
 
 @dataclass(frozen=True)
 class AlignmentSettings:
@@ -73,12 +66,12 @@ class AlignmentSettings:
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self:
         """What was chosen when the model was trained."""
-        chosen = getattr(model.generation_config, KEY, None)
+        chosen = getattr(model.generation_config, ALIGNMENT, None)
         if chosen is None:
             raise InvalidDataError(
-                f"this model has no {KEY!r} in its generation_config.json, where training writes which attention map "
-                "to read: finish its run again (`hf-vanilla train RUN/recipe.yaml --output RUN` chooses a map and does "
-                "not train a second time), or give Aligner the settings"
+                f"this model has no {ALIGNMENT!r} in its {GENERATION_CONFIG}, where training writes which attention "
+                "map to read: finish its run again (`hf-vanilla train RUN/recipe.yaml --output RUN` chooses a map and "
+                "does not train a second time), or give Aligner the settings"
             )
         attention = AttentionMap(chosen["layer"], chosen["head"], chosen["row"])
         return cls(attention, chosen["source_unit"], chosen["target_unit"])
@@ -182,7 +175,8 @@ class Aligner:
     ) -> list[EncodedPair]:
         source_ids = self.encoder.sources(sources) if source_ids is None else source_ids
         target_ids = self.encoder.targets(targets) if target_ids is None else target_ids
-        eos, pairs = self.tokenizer.eos_token_id, []
+        eos = self.tokenizer.eos_token_id
+        pairs: list[EncodedPair] = []
         for source, target, read, found in zip(sources, targets, source_ids, target_ids, strict=True):
             text = [token for token in found if token != eos]
             source_members = members_of_source(self.tokenizer, source, read, self.settings.source_unit)
@@ -306,7 +300,7 @@ def links_of(weights: np.ndarray) -> tuple[Link, ...]:
     if not weights.size:
         return ()
     best = weights.argmax(1).tolist()
-    return tuple((best[target], target) for target in weights.any(1).nonzero()[0].tolist())
+    return tuple((best[target], target) for target in np.flatnonzero(weights.max(1)).tolist())
 
 
 def error_rate(found: Iterable[set[Link]], sure: Iterable[set[Link]], possible: Iterable[set[Link]]) -> float:
