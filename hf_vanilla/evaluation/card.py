@@ -99,7 +99,7 @@ def alignment_of(run: Path) -> str | None:
     position = {"output": "predicts", "input": "reads"}[chosen["row"]]
     return (
         f"of source {chosen['source_unit']}s and target {chosen['target_unit']}s are read from the attention of decoder"
-        f" layer {chosen['layer'] + 1} ({heads}) at the position that {position} the target token. Of all attention maps"
+        f" layer {chosen['layer'] + 1} ({heads}) at the position that {position} the target token. Of all the maps"
         f" this one agreed best with a statistical aligner, on {chosen['pairs']} validation pairs: an alignment error"
         f" rate of {100 * chosen['error']:.1f} % if the statistical aligner were right"
     )
