@@ -186,7 +186,7 @@ def test_the_fast_search_is_still_taken_afterwards(
 
 
 def test_source_tokens_are_summed_and_target_tokens_averaged() -> None:
-    """Source: word 0 of tokens 0 and 1, word 1 of token 2, <eos>. Target: word 0 of token 0, word 1 of tokens 1 and 2."""
+    """The source words have the tokens 0 and 1, and 2; the last one is <eos>. The target words have 0, and 1 and 2."""
     sources = Membership(np.array([0, 1, 2]), np.array([0, 0, 1]), 2, np.array([True, True, True, False]))
     targets = Membership(np.array([0, 1, 2]), np.array([0, 1, 1]), 2, np.array([True] * 3))
     attention = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [0.0, 0.1, 0.8, 0.1]])
@@ -270,7 +270,9 @@ def test_the_planted_map_is_chosen_and_gives_the_planted_links(row: Row, tokeniz
     for ((source,), target), alignment in zip(pairs, found, strict=True):
         right = [(source.split().index(word), place) for place, word in enumerate(target.split())]
         assert list(alignment.links[1:]) == right[1:]
-        assert alignment.links[0] == right[0] or row == "output"  # the first word cannot be foreseen from the one before
+        assert (
+            alignment.links[0] == right[0] or row == "output"
+        )  # the first word cannot be foreseen from the one before
 
 
 def test_the_other_row_of_the_same_head_is_seen_to_be_wrong(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -311,7 +313,9 @@ def test_a_model_without_a_choice_says_what_to_do(model: Model, tokenizer: PreTr
 
 def test_statistics_find_which_words_translate_which() -> None:
     dictionary = {"ape": "affe", "bee": "biene", "cat": "katze", "dog": "hund", "elk": "elch", "fox": "fuchs"}
-    pairs = [(source.split(), [*(dictionary[w] for w in target.split()), "!"]) for (source,), target in in_any_order(240)]
+    pairs = [
+        (source.split(), [*(dictionary[w] for w in target.split()), "!"]) for (source,), target in in_any_order(240)
+    ]
     for (source, target), links in zip(pairs, best_links(pairs, 30), strict=False):
         right = {(source.index(word), target.index(dictionary[word])) for word in source}
         assert {link for link in links if link[1] < 3} == right

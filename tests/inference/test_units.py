@@ -84,7 +84,9 @@ def test_words_are_counted_through_all_parts_and_separators_are_outside(
     (ids,) = Encoder(tokenizer).sources([source])
     members = members_of_source(tokenizer, source, ids, "word")
     assert tokens_of(tokenizer, ids, members) == [["a"], ["d", "o", "g"], ["c", "a", "t"]]
-    outside = [token for token, is_in in zip(tokenizer.convert_ids_to_tokens(ids), members.inside, strict=True) if not is_in]
+    outside = [
+        token for token, is_in in zip(tokenizer.convert_ids_to_tokens(ids), members.inside, strict=True) if not is_in
+    ]
     assert outside == [" ", "<sep>", "</s>"]
     characters = members_of_source(tokenizer, source, ids, "character")
     assert "".join("_".join(tokens) or "|" for tokens in tokens_of(tokenizer, ids, characters)) == "a|dog|cat"
