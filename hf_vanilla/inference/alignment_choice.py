@@ -6,7 +6,7 @@ with. So the maps are compared with those of a small statistical aligner, which 
 wrong, but not where attention is, and so the best map agrees with it most.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -74,7 +74,7 @@ def choose_alignment(
         source_ids: What the model reads of the sample, if these are not just the encoded sources.
     """
     units = unit_for([part for source, _ in sample for part in source]), unit_for([target for _, target in sample])
-    pairs = list(_in_words([*sample, *training], units, max_cells))
+    pairs = list(_first(in_units([*sample, *training], units), max_cells))
     sample = sample[: len(pairs)]
     sure, possible = links_in_both_directions(pairs, len(sample))
     aligner = Aligner(model, tokenizer, AlignmentSettings(AttentionMap(0), *units))
@@ -101,16 +101,19 @@ def errors_of_maps(
     return {attention: error_rate(links, sure, possible) for attention, links in found.items()}
 
 
-def _in_words(
-    pairs: Sequence[TextPair], units: tuple[Unit, Unit], max_cells: int
-) -> Iterator[tuple[Sentence, Sentence]]:
+def in_units(pairs: Iterable[TextPair], units: tuple[Unit, Unit]) -> Iterator[tuple[Sentence, Sentence]]:
+    """The words or characters of each pair."""
+    for source, target in pairs:
+        yield _units_in(line_of(source), units[0]), _units_in(target, units[1])
+
+
+def _first(pairs: Iterable[tuple[Sentence, Sentence]], max_cells: int) -> Iterator[tuple[Sentence, Sentence]]:
     cells = 0
     for source, target in pairs:
-        words = _units_in(line_of(source), units[0]), _units_in(target, units[1])
-        cells += (1 + len(words[0])) * len(words[1])
+        cells += (1 + len(source)) * len(target)
         if cells > max_cells:
             return
-        yield words
+        yield source, target
 
 
 def _units_in(text: str, unit: Unit) -> Sentence:
