@@ -3,7 +3,7 @@ A small statistical aligner: which words translate which, and how far from the d
 
 IBM model 1 (Brown et al. 1993) with probabilities of positions that are learned as well. It knows nothing of any model,
 so it can judge what a model's attention says. On Multi30k its links in both directions have an error rate of 13 %
-against those of eflomal, where attention has 34 % at best.
+against those of eflomal, as good as the best attention map of a model that is trained well.
 """
 
 from collections.abc import Iterable, Sequence
