@@ -112,12 +112,12 @@ def encode_corpora(
 
 
 def segmentations_file(file: Path) -> Path:
-    """The second file of `encode_corpus`, beside the first."""
+    """The second file of `encode_corpora`, beside the first."""
     return file.with_suffix(".segmentations.arrow")
 
 
 def subword_dropout_of(dataset: datasets.Dataset) -> SubwordDropout:
-    """The BPE-dropout for a corpus that `encode_corpus` has written."""
+    """The BPE-dropout for a corpus that `encode_corpora` has written."""
     file = Path(dataset.cache_files[0]["filename"])
     segmentations = segmentations_file(file)
     if not {*WORD_COLUMNS} <= {*dataset.column_names} or not segmentations.exists():

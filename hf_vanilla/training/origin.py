@@ -26,12 +26,12 @@ from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from ..run_directory import TOKENIZER, WEIGHTS, checkpoints_of, read_origin
+from ..run_directory import GENERATION_CONFIG, TOKENIZER, WEIGHTS, checkpoints_of, read_origin
 from .options import REFUSED_MODEL, refused_in_generation
 from .recipe import Recipe, RecipeError, check_positions
 
-CONFIG, SEARCH = "config.json", "generation_config.json"
-MODEL_FILES = (CONFIG, SEARCH, WEIGHTS)
+CONFIG = "config.json"
+MODEL_FILES = (CONFIG, GENERATION_CONFIG, WEIGHTS)
 
 IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 FIELDS = {entry.name for entry in fields(VanillaConfig)} - {entry.name for entry in fields(PreTrainedConfig)}
@@ -208,7 +208,7 @@ def _config(folder: Path) -> VanillaConfig:
 
 def _generation(folder: Path) -> dict[str, Any]:
     """The keys of its generation config that a recipe may set as well."""
-    file = folder / SEARCH
+    file = folder / GENERATION_CONFIG
     found = _read_json(file) if file.exists() else {}
     known = {*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS} - {"custom_generate"}
     kept = {
