@@ -239,7 +239,7 @@ def test_accelerate_launches_the_same_training(tmp_path: Path, processes: int) -
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["train", "nowhere.yaml"], "'nowhere.yaml' does not exist"),
+        (["train", "nowhere.yaml"], "there is no file and no recipe 'nowhere.yaml'"),
         ([*TRAIN, "training.max_stepps=3"], "Error: training: there is no key 'max_stepps'; did you mean 'max_steps'?"),
         (
             [*TRAIN, "data.train={source: a.en, target: a.de}"],
