@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def batches_by_length(
-    lengths: Sequence[int], max_tokens: int, max_rows: int | None = None
-) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int], max_tokens: int, max_rows: int | None = None) -> Iterator[list[int]]:
     """
     Places in `lengths`, texts of about the same length together.
 

@@ -153,13 +153,13 @@ def texts_of(lines: Iterable[bytes], name: str, first: int = 1) -> list[str]:
     return texts
 
 
-def texts_of_open_file(file: IO[str] | IO[bytes]) -> Iterator[str]:
+def texts_of_open_file(file: io.IOBase) -> Iterator[str]:
     """Text of the lines of a file that Python has opened, in text mode or as bytes."""
     if isinstance(file, io.TextIOBase):
         for line in file:
             yield line.removesuffix("\n")
     else:
-        for number, raw in enumerate(without_byte_order_mark(file), 1):  # type: ignore[arg-type]
+        for number, raw in enumerate(without_byte_order_mark(file), 1):
             yield from texts_of([raw], getattr(file, "name", "source"), number)
 
 

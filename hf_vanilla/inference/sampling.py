@@ -33,8 +33,8 @@ class SeededSampling(LogitsProcessor):
     """
     Makes the most probable next token of each row a random one, drawn from the row's probabilities.
 
-    It adds noise with a Gumbel distribution to the logits: the largest sum is then at each token as often as the softmax
-    says. A row's noise comes from its own generator, where `torch.multinomial` would use one for all rows of the batch.
+    Noise with a Gumbel distribution is added to the logits: the largest sum is then at a token as often as the softmax
+    says. Each row has a generator of its own, where `torch.multinomial` uses one for all rows of a batch.
 
     Args:
         settings: The settings of the call, by the names of the generation config.

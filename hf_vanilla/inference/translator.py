@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, count, groupby
+from functools import partial
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import torch
 import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.errors import InvalidDataError
 from ..data.tokenizer import Encoder
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import RECIPE
@@ -27,9 +27,17 @@ from .scoring import Score, log_probabilities, normalised, start_token
 Source = str | Sequence[str]
 """A text, or the parts of a source if the model was trained on several columns."""
 
+OneSource = str | tuple[str, ...]
+"""What is a single source where several may be given, too."""
+
 Answer = TypeVar("Answer")
 
-LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which Python allows in a text and UTF-8 does not
+LONE_SURROGATES = re.compile(
+    "[\ud800-\udfff]"
+)  # halves of characters, which Python allows in a text and UTF-8 does not
+MAX_TOKENS = 16_384
+MAX_SOURCE_LENGTH = 1024
+ENDED = object()  # stands where one of two inputs has no more items
 MAX_SAMPLED_LOGITS = 2**24  # of one step: sampling sorts them, so that they are there several times
 
 
@@ -71,20 +79,28 @@ class Translator:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
-        max_tokens: int = 16_384,
-        max_source_length: int = 1024,
+        max_tokens: int | None = None,
+        max_source_length: int | None = None,
         columns: int | None = None,
     ):
         self.model = model
         self.tokenizer = tokenizer
         self.encoder = Encoder(tokenizer)
-        self.max_tokens = max_tokens
+        self.max_tokens = max_tokens or MAX_TOKENS
         self.columns = columns or columns_in(tokenizer) or 1
         positions = getattr(model.config, "max_position_embeddings", None)
-        self.max_source_length = min(max_source_length, positions) if positions else max_source_length
+        limits = (max_source_length or MAX_SOURCE_LENGTH, positions)
+        self.max_source_length = min(limit for limit in limits if limit)
 
     @classmethod
-    def from_pretrained(cls, run: str | Path, **model_arguments: Any) -> Self:
+    def from_pretrained(
+        cls,
+        run: str | Path,
+        *,
+        max_tokens: int | None = None,
+        max_source_length: int | None = None,
+        **model_arguments: Any,
+    ) -> Self:
         """
         Load a run directory, or a model from the Hub, onto the GPU if there is one.
 
@@ -94,15 +110,16 @@ class Translator:
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
         tokenizer = AutoTokenizer.from_pretrained(run)
-        return cls(model.eval(), tokenizer, columns=columns_in(tokenizer) or columns_in_recipe(Path(run)))
+        columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
+        return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 
     @overload
-    def translate(self, texts: str | tuple[str, ...], **options: Any) -> str: ...
+    def translate(self, texts: OneSource, **options: Any) -> str: ...
     @overload
     def translate(self, texts: Sequence[Source], **options: Any) -> list[str]: ...
     @overload
     def translate(self, texts: Iterable[Source], **options: Any) -> Iterator[str]: ...
-    def translate(self, texts: Any, **options: Any) -> Any:
+    def translate(self, texts: Any, *, target_prefixes: Any = None, **options: Any) -> Any:
         """
         The translation of a text; or those of several, in their order.
 
@@ -111,34 +128,36 @@ class Translator:
         a window of some thousand texts when the first of its translations is asked for.
 
         Args:
-            options: Those of `search`, and `target_prefixes`: what each translation begins with.
+            target_prefixes: What each translation begins with, word for word. The last word of a beginning may go on.
+            options: Those of `search`.
         """
-        return self._each(texts, lambda lines: [found[0].text for found in self.search(lines, **options)], options)
+        return self._each(
+            texts, target_prefixes, lambda lines: [best.text for best, *_ in self.search(lines, **options)]
+        )
 
     @overload
-    def hypotheses(self, texts: str | tuple[str, ...], **options: Any) -> list[Hypothesis]: ...
+    def hypotheses(self, texts: OneSource, **options: Any) -> list[Hypothesis]: ...
     @overload
     def hypotheses(self, texts: Sequence[Source], **options: Any) -> list[list[Hypothesis]]: ...
     @overload
     def hypotheses(self, texts: Iterable[Source], **options: Any) -> Iterator[list[Hypothesis]]: ...
-    def hypotheses(self, texts: Any, **options: Any) -> Any:
+    def hypotheses(self, texts: Any, *, target_prefixes: Any = None, **options: Any) -> Any:
         """
         As `translate`, with the `num_return_sequences` best translations of each text and their scores, best first.
 
         Without `num_beams` the search is as wide as it has to be for them.
         """
-        return self._each(texts, lambda lines: self.search(lines, with_scores=True, **options), options)
+        return self._each(texts, target_prefixes, partial(self.search, with_scores=True, **options))
 
     @overload
-    def score(self, texts: str | tuple[str, ...], targets: str, prefix: str = "") -> Score: ...
+    def score(self, texts: OneSource, targets: str, prefix: str = "") -> Score: ...  # type: ignore[overload-overlap]
     @overload
-    def score(self, texts: Sequence[Source], targets: Iterable[str], prefix: str = "") -> list[Score]: ...
+    def score(self, texts: Sequence[Source], targets: Iterable[str], prefix: str = "") -> list[Score]: ...  # type: ignore[overload-overlap]
     @overload
     def score(self, texts: Iterable[Source], targets: Iterable[str], prefix: str = "") -> Iterator[Score]: ...
     def score(self, texts: Any, targets: Any, prefix: str = "") -> Any:
         """How probable these targets are, each as a translation of its text."""
-        targets = [targets] if isinstance(texts, str | tuple) else targets
-        return self._each(texts, lambda lines: self.score_lines(lines, prefix), {"target_prefixes": targets})
+        return self._each(texts, targets, partial(self.score_lines, prefix=prefix))
 
     @torch.no_grad()
     def search(
@@ -220,27 +239,28 @@ class Translator:
         parts = (source,) if isinstance(source, str) else tuple(source)
         return (prefix + parts[0], *parts[1:]) if prefix else parts
 
-    def _each(self, texts: Any, answer: Callable[[list[Line]], list[Answer]], options: dict[str, Any]) -> Any:
-        targets = options.pop("target_prefixes", None)
+    def _each(self, texts: Any, targets: Any, answer: Callable[[list[Line]], list[Answer]]) -> Any:
         if isinstance(texts, str | tuple):
+            targets = [targets] if isinstance(targets, str) else targets
             return answer(list(self._lines([texts], targets)))[0]
         lines = self._lines(texts, targets)
         answers = chain.from_iterable(map(answer, windows(lines, size_of)))
         return list(answers) if isinstance(texts, Sequence) else answers
 
-    def _lines(self, texts: Iterable[Source] | IO[str] | IO[bytes], targets: Iterable[str] | None) -> Iterator[Line]:
+    def _lines(self, texts: Any, targets: Any) -> Iterator[Line]:
         if isinstance(texts, bytes | bytearray):
             raise TypeError("bytes are no text: give their .decode()")
-        if isinstance(texts, io.TextIOBase | io.BufferedIOBase | io.RawIOBase):
+        if isinstance(texts, io.IOBase):
             texts = texts_of_open_file(texts)
-        others = iter(targets) if targets is not None else None
-        for number, text in zip(count(1), texts, strict=False):
-            target = "" if others is None else next(others, None)
-            if target is None:
-                raise ValueError(f"there are {number - 1} targets, and more sources than that")
+        if targets is None:
+            yield from (Line(number, self.columns_of(text, number)) for number, text in enumerate(texts, 1))
+            return
+        pairs: Any = zip_longest(texts, targets, fillvalue=ENDED)
+        for number, (text, target) in enumerate(pairs, 1):
+            if text is ENDED or target is ENDED:
+                ended, other = ("sources", "targets") if text is ENDED else ("targets", "sources")
+                raise ValueError(f"there are {number - 1} {ended}, and more {other} than that")
             yield Line(number, self.columns_of(text, number), target)
-        if others is not None and next(others, None) is not None:
-            raise ValueError(f"there are {number} sources, and more targets than that")
 
     def columns_of(self, text: Source, number: int) -> Parts:
         """The parts of a source. A text for a model with several columns is split at tabs."""
@@ -302,7 +322,7 @@ class Translator:
         found = self.model.generate(padded(ids, pad, device), attention_mask=mask_of(ids, device), **options)
         texts = self.tokenizer.batch_decode(found, skip_special_tokens=True)
         answers = [
-            Hypothesis(text, token_ids=until(self.tokenizer.eos_token_id, target[1:], len(starts[batch[0]]), pad))
+            Hypothesis(text, token_ids=without_padding(target[1:], pad, self.tokenizer.eos_token_id))
             for text, target in zip(texts, found.tolist(), strict=True)
         ]
         return [answers[start : start + search.number] for start in range(0, len(answers), search.number)]
@@ -388,12 +408,11 @@ class SearchSettings:
         return options
 
 
-def until(eos: int, target: list[int], forced: int, pad: int) -> list[int]:
-    """A target without the padding behind its end."""
-    for length, token in enumerate(target):
-        if token == eos and length >= forced:
-            return target[: length + 1]
-    return target
+def without_padding(target: list[int], pad: int, eos: int) -> list[int]:
+    """A target up to its <eos>; or, if it was cut at a limit of length, up to the padding behind it."""
+    if eos in target:
+        return target[: target.index(eos) + 1]
+    return target[: target.index(pad)] if pad in target else target
 
 
 @contextmanager
