@@ -72,17 +72,41 @@ class IncrementalDecoder:
         self.logits = linear_map(model.get_output_embeddings(), rows=rows)  # (B, W, D) -> (B, W, N)
         self.vocab_size = model.config.vocab_size
         self.positions = encoder_states[0, :0]
+        self.padding = torch.zeros(len(encoder_states), 1, dtype=torch.long, device=encoder_states.device)
         self.steps = self.length = 0
+
+    def read(self, prefix: Tensor, mask: Tensor | None = None) -> None:
+        """
+        Begin the targets with these tokens, except the last, which the first step reads.
+
+        One pass is enough: hypotheses are like positions to attention, so here positions take the place of hypotheses.
+
+        Args:
+            prefix: (B, T).
+            mask: (B, T), 0 for padding. The last tokens are none.
+        """
+        mask = torch.ones_like(prefix) if mask is None else mask.long()
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        self.padding = prefix.shape[1] - 1 - positions[:, -1:]
+        self.steps = prefix.shape[1] - 1
+        self._compute_positions(prefix.shape[1])
+        if self.steps == 0:
+            return
+        is_hidden = mask[:, None, None, :-1] == 0
+        seen = self.ancestors.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -math.inf)
+        visible = seen + seen.new_full((self.steps, self.steps), -math.inf).triu_(1)
+        visible.diagonal(dim1=2, dim2=3).zero_()  # attention of padding to nothing would be NaN
+        self._states(prefix[:, :-1], positions[:, :-1], visible)
+        self.ancestors = seen
 
     def states(self, tokens: Tensor) -> Tensor:
         """With one more token of each hypothesis: (B, W) -> (B, W, D)."""
-        with one_thread_if_small(ops=tokens.numel() * self.decoder.config.d_model**2):
-            states = self._embed(tokens)
-            self._make_room_for(tokens)
-            room, of_tokens = self._room_and_tokens(*tokens.shape)
-            for layer, new, past, source in zip(self.layers, room, of_tokens, self.of_source, strict=True):
-                states = layer(states, new, past, source)
-            return self.decoder.layer_norm(states)
+        # Each attends to its own new token, not to the others'.
+        own = self.own[: tokens.shape[1], : tokens.shape[1]].expand(len(tokens), 1, -1, -1)
+        self.ancestors = torch.cat([self.ancestors, own], dim=-1)  # (B, 1, W, T)
+        self._compute_positions(self.steps + 1)
+        self.steps += 1
+        return self._states(tokens, self.steps - 1 - self.padding, self.ancestors)
 
     def choose(self, hypotheses: Tensor) -> None:
         """Go on with these of each sentence: (B, W)."""
@@ -92,40 +116,50 @@ class IncrementalDecoder:
         """Go on with these sentences only. Only those that change their places are copied."""
         self.ancestors = self.ancestors[sentences]
         self.source_mask = self.source_mask[sentences]
+        self.padding = self.padding[sentences]
         places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
         for part in (*self.source, *self.tokens):
             part[:, places] = part[:, sentences[places]]
         self.of_source = self._of_source()
 
-    def _embed(self, tokens: Tensor) -> Tensor:
-        """As `VanillaStack.embed`, with positions that are computed for some steps ahead."""
-        states = self.embedding(tokens)
-        if self.steps == len(self.positions):
-            left = getattr(self.decoder.config, "max_position_embeddings", math.inf) - self.steps
-            nothing = states.new_zeros(1, max(1, min(POSITIONS_AT_ONCE, left)), states.shape[-1])
-            more = self.decoder.embed(None, nothing, None, None, self.steps)[0]
+    def _states(self, tokens: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        """Of new tokens: (B, W), (B, W or 1), (B, 1, W, T), 0 where they attend to a token -> (B, W, D)."""
+        with one_thread_if_small(ops=tokens.numel() * self.decoder.config.d_model**2):
+            states = self.embedding(tokens)
+            states = states * math.sqrt(states.shape[-1]) + self.positions[positions]  # as `VanillaStack.embed`
+            self._make_room_for(tokens)
+            room, of_tokens = self._room_and_tokens(visible)
+            for layer, new, past, source in zip(self.layers, room, of_tokens, self.of_source, strict=True):
+                states = layer(states, new, past, source)
+            return self.decoder.layer_norm(states)
+
+    def _compute_positions(self, number: int) -> None:
+        """So that there are at least as many, and some for the next steps."""
+        there = len(self.positions)
+        if number > there:
+            left: Any = getattr(self.decoder.config, "max_position_embeddings", math.inf) - there
+            ahead = max(number - there, min(POSITIONS_AT_ONCE, left))
+            nothing = self.positions.new_zeros(1, ahead, self.positions.shape[1])
+            more = self.decoder.embed(None, nothing, None, None, there)[0]
             self.positions = torch.cat([self.positions, more])
-        self.steps += 1
-        return states * math.sqrt(states.shape[-1]) + self.positions[self.steps - 1]
 
     def _make_room_for(self, tokens: Tensor) -> None:
-        """For keys and values of one more token of each hypothesis. Each attends to its own, not to the others'."""
+        """For keys and values of these tokens."""
         self.length += tokens.shape[1]
         if self.length > self.tokens[0].shape[3]:
             self.tokens = [with_room(part[:, : len(tokens)], 2 * self.length) for part in self.tokens]
-        own = self.own[: tokens.shape[1], : tokens.shape[1]].expand(len(tokens), 1, -1, -1)
-        self.ancestors = torch.cat([self.ancestors, own], dim=-1)  # (B, 1, W, T)
 
-    def _room_and_tokens(self, sentences: int, width: int) -> tuple[Iterator[tuple[Tensor, Tensor]], Iterator[Seen]]:
+    def _room_and_tokens(self, visible: Tensor) -> tuple[Iterator[tuple[Tensor, Tensor]], Iterator[Seen]]:
         """For each layer: where the new keys and values go, (B, H, W, K or V), and what the tokens attend to."""
+        sentences, width = visible.shape[0], visible.shape[2]
         parts = [part[:, :sentences] for part in self.tokens]
         seen = max(self.length, MIN_SOFTMAX_KEYS)
-        ancestors = self.ancestors.repeat(1, parts[0].shape[2], 1, 1).flatten(0, 1)
+        visible = visible.repeat(1, parts[0].shape[2], 1, 1).flatten(0, 1)
         if seen > self.length:
-            ancestors = nn.functional.pad(ancestors, (0, seen - self.length), value=-math.inf)
+            visible = nn.functional.pad(visible, (0, seen - self.length), value=-math.inf)
         keys, values = (part[:, :, :, :seen].flatten(1, 2) for part in parts)
         room = (part[:, :, :, self.length - width : self.length].unbind() for part in parts)
-        return zip(*room, strict=True), zip(keys, values, repeat(ancestors))
+        return zip(*room, strict=True), zip(keys, values, repeat(visible))
 
     def _of_source(self) -> list[Seen]:
         """For each layer: what attention to the source looks at."""

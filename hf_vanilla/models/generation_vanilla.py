@@ -6,7 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
-from transformers.generation import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import (
+    GenerateBeamEncoderDecoderOutput,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from .guard_vanilla import MoreIsAskedForError, may_use_our_search, our_search_arguments, source_of
 
@@ -45,6 +50,12 @@ class VanillaGenerationMixin(GenerationMixin):
       None by length ** length_penalty, as everywhere in transformers.
     - `max_length_beyond_source`: how many tokens a target may be longer than its own source. `max_length` and
       `max_new_tokens`, where set, hold as well.
+
+    And with one more argument, because transformers returns scores only together with all that led to them, which
+    takes memory and time: with `return_sequence_scores=True` the result is a `GenerateBeamEncoderDecoderOutput` that
+    has `sequences` and `sequences_scores` alone, or besides them what `return_dict_in_generate=True` asks for. The
+    score is that of beam search, for every kind of search: the sum of the log-probabilities of all tokens after the
+    start token, or after `decoder_input_ids` if given, up to the end, divided by the length penalty for their number.
     """
 
     def generate(
@@ -54,9 +65,10 @@ class VanillaGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
         *arguments: Any,
+        return_sequence_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """That of transformers, with the two keys; by our own search where it is known to find the same."""
+        """That of transformers, with what is said above; by our own search where it is known to find the same."""
         settings = self._settings(generation_config, kwargs)
         is_plain = not (logits_processor or stopping_criteria or arguments)
         is_plain = is_plain and may_use_our_search(self, inputs, settings, kwargs)
@@ -71,12 +83,17 @@ class VanillaGenerationMixin(GenerationMixin):
         config, kwargs = with_changes(generation_config, kwargs, changes)
         if is_plain:
             try:
-                return super().generate(inputs, config, **kwargs, **our_search_arguments(self, inputs, kwargs, limits))
+                ours = our_search_arguments(self, inputs, kwargs, limits, return_sequence_scores)
+                return super().generate(inputs, config, **kwargs | ours)
             except MoreIsAskedForError:
                 pass  # then transformers' own search
+        is_cut = bool(stopping_criteria or settings.get("stop_strings"))
         if limits is not None:
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), MaxLengthBeyondSource(limits)])
-        return super().generate(inputs, config, logits_processor, stopping_criteria, *arguments, **kwargs)
+        if return_sequence_scores:
+            config, kwargs = with_changes(config, kwargs, what_scores_need(settings))
+        found = super().generate(inputs, config, logits_processor, stopping_criteria, *arguments, **kwargs)
+        return with_scores(found, settings | changes, limits, is_cut) if return_sequence_scores else found
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *arguments: Any, **kwargs: Any) -> dict[str, Any]:
         """Where target prefixes are padded, say where their tokens stand: static caches hide the mask from forward."""
@@ -119,6 +136,48 @@ def length_limits(inputs: Tensor | None, kwargs: dict[str, Any], beyond: int) ->
     limits = torch.full(source.shape[:1], 1 + beyond, device=source.device)
     limits += source.shape[1] if source_mask is None else source_mask.sum(-1)
     return limits if prefix_mask is None else limits + (prefix_mask == 0).sum(-1)
+
+
+def what_scores_need(settings: dict[str, Any]) -> dict[str, bool]:
+    """What transformers' searches have to record."""
+    has_beams = (settings.get("num_beams") or 1) > 1
+    return {"return_dict_in_generate": True, "output_scores" if has_beams else "output_logits": True}
+
+
+def with_scores(
+    found: Any, settings: dict[str, Any], limits: Tensor | None, is_cut: bool
+) -> GenerateBeamEncoderDecoderOutput:
+    """What transformers' searches found, with scores also where there were no beams."""
+    outputs = dict(found)
+    if "sequences_scores" not in outputs:
+        outputs["sequences_scores"] = scores_without_beams(found, settings, limits, is_cut)
+    if not settings.get("return_dict_in_generate"):
+        outputs = {name: outputs[name] for name in ("sequences", "sequences_scores")}
+    return GenerateBeamEncoderDecoderOutput(**outputs)
+
+
+def scores_without_beams(found: Any, settings: dict[str, Any], limits: Tensor | None, is_cut: bool) -> Tensor:
+    """
+    Log-probabilities of the new tokens, divided by the length penalty for their number: (B,).
+
+    Args:
+        is_cut: Whether targets may also end for other reasons than their last token and their limits. Then padding at
+            their ends does not count.
+    """
+    sequences, first = found.sequences, found.sequences.shape[1] - len(found.logits)
+    tokens = sequences[:, first:]  # (B, T)
+    of_steps = zip(found.logits, tokens.split(1, dim=-1), strict=True)
+    log_probs = torch.cat([logits.log_softmax(-1).gather(-1, token) for logits, token in of_steps], dim=-1)
+    eos, pad = settings.get("eos_token_id"), settings.get("pad_token_id")
+    ends = torch.isin(tokens, tokens.new_tensor([] if eos is None else eos))
+    if limits is not None:
+        lengths = torch.arange(first + 1, sequences.shape[1] + 1, device=tokens.device)
+        ends |= lengths >= limits.repeat_interleave(len(tokens) // len(limits))[:, None]
+    counts = ends.cumsum(-1) - ends.long() == 0
+    if is_cut and pad is not None:
+        counts &= (tokens != pad).flip(-1).cumsum(-1).flip(-1) > 0
+    penalties = [max(1, length) ** settings.get("length_penalty", 1.0) for length in counts.sum(-1).tolist()]
+    return log_probs.masked_fill(~counts, 0).sum(-1) / log_probs.new_tensor(penalties)
 
 
 def with_changes(

@@ -6,6 +6,7 @@ parts are exactly those of modeling_vanilla.py. Whatever is not known here count
 """
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -14,7 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerateBeamEncoderDecoderOutput,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils.output_capturing import capture_outputs
 
@@ -24,7 +31,8 @@ from .search_vanilla import Search, beam_search, greedy_search
 
 SOURCES = ("input_ids", "inputs_embeds", "encoder_outputs")
 SERVED = {
-    *(*SOURCES, "attention_mask", "max_length_beyond_source", "length_penalty_type", "transformers_version"),
+    *(*SOURCES, "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
+    *("max_length_beyond_source", "length_penalty_type", "transformers_version"),
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
 }
@@ -147,6 +155,11 @@ def has_tokens(mask: Tensor | None) -> bool:
     return mask is None or bool(mask.any(-1).all())
 
 
+def ends_in_tokens(prefix: Tensor, mask: Tensor | None) -> bool:
+    """Whether no prefix has padding at its end, which our search would let attend to itself."""
+    return mask is None or (mask.shape == prefix.shape and has_tokens(mask[:, -1:]))
+
+
 def source_of(inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
     """Whatever `generate()` is given for the sources: (B, S) or (B, S, D)."""
     given = (inputs, *(kwargs.get(name) for name in SOURCES))
@@ -155,14 +168,17 @@ def source_of(inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def our_search_arguments(
-    model: Any, inputs: Tensor | None, kwargs: dict[str, Any], limits: Tensor | None
+    model: Any, inputs: Tensor | None, kwargs: dict[str, Any], limits: Tensor | None, is_scored: bool
 ) -> dict[str, Any]:
     """What has transformers' `generate()` run our search, on sources that are encoded with the fast kernels."""
     # Our search needs no cache, and to make one, transformers copies the configuration three times.
     given: dict[str, Any] = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    given["custom_generate"] = partial(our_search, limits=limits)
+    given["custom_generate"] = partial(our_search, limits=limits, is_scored=is_scored)
     source = source_of(inputs, kwargs)
-    if source is not None and kwargs.get("encoder_outputs") is None:
+    if kwargs.get("encoder_outputs") is not None:
+        # `generate()` repeats what is in it for each hypothesis, and may have to be called once more.
+        given["encoder_outputs"] = copy(kwargs["encoder_outputs"])
+    elif source is not None:
         name = "inputs_embeds" if source.is_floating_point() else "input_ids"
         with torch.no_grad(), fast_on_cpu(typical_ops=source.shape[:2].numel() * model.config.d_model**2):
             encoder = model.get_encoder()
@@ -177,31 +193,43 @@ def our_search(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     limits: Tensor | None = None,
+    is_scored: bool = False,
     **model_kwargs: Any,
-) -> Tensor:
+) -> Tensor | GenerateBeamEncoderDecoderOutput:
     """
     The best targets, (B * R, T), where R is num_return_sequences. `generate()` calls it in place of its own search.
 
     Args:
         limits: (B,), how long each target may be, besides the limit of all.
+        is_scored: Whether to return the targets together with their scores, (B * R,).
     """
     config = generation_config
-    if logits_processor or input_ids.shape[1] != 1 or any(type(c) not in SERVED_CRITERIA for c in stopping_criteria):
+    outputs = model_kwargs["encoder_outputs"].last_hidden_state
+    masks = (model_kwargs.get(name) for name in ("attention_mask", "decoder_attention_mask"))
+    # `generate()` has repeated everything for each hypothesis.
+    sources, prefix = outputs[:: config.num_beams], input_ids[:: config.num_beams]
+    mask, prefix_mask = (None if mask is None else mask[:: config.num_beams] for mask in masks)
+    if logits_processor or any(type(c) not in SERVED_CRITERIA for c in stopping_criteria):
         raise MoreIsAskedForError
-    start = input_ids[:: config.num_beams, 0]
-    longest = torch.full_like(start, config.max_length)
-    eos = start.new_tensor(config.eos_token_id).view(-1)
+    if len(prefix) != len(sources) or not ends_in_tokens(prefix, prefix_mask):
+        raise MoreIsAskedForError
+    longest = torch.full_like(prefix[:, 0], config.max_length)
+    longest = longest if limits is None else longest.minimum(limits)
+    eos = prefix.new_tensor(config.eos_token_id).view(-1)
     pad = int(eos[0]) if config.pad_token_id is None else config.pad_token_id
     # Transformers' beam search takes a padding token of number 0 for none.
     fill = pad if config.num_beams == 1 or pad else int(eos[0])
-    names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length")
+    names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
     options = {name: getattr(config, name) for name in names}
-    search = Search(start, longest if limits is None else longest.minimum(limits), eos, fill, **options)
-    sources = model_kwargs["encoder_outputs"].last_hidden_state[:: config.num_beams]
-    mask = model_kwargs.get("attention_mask")
-    decoder = IncrementalDecoder(model, sources, None if mask is None else mask[:: config.num_beams], config.num_beams)
-    found = greedy_search(decoder, search) if config.num_beams == 1 else beam_search(decoder, search)[0]
-    return found.clone()  # what is made in inference mode could not be changed
+    options |= {"max_new_tokens": config.max_length - prefix.shape[1], "is_scored": is_scored}
+    search = Search(prefix, longest - prefix.shape[1], eos, fill, **options)
+    decoder = IncrementalDecoder(model, sources, mask, config.num_beams)
+    decoder.read(prefix, prefix_mask)
+    targets, scores = greedy_search(decoder, search) if config.num_beams == 1 else beam_search(decoder, search)
+    targets = targets.clone()  # what is made in inference mode could not be changed
+    if not is_scored:
+        return targets
+    return GenerateBeamEncoderDecoderOutput(sequences=targets, sequences_scores=scores.clone())
 
 
 __all__ = ["MoreIsAskedForError", "may_use_our_search", "our_search_arguments", "source_of"]

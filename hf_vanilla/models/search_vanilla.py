@@ -37,15 +37,16 @@ NEVER = -1e9  # the score that transformers' search gives to what must not be ch
 class Search:
     """What is searched for, by the names of the generation config."""
 
-    start: Tensor  # (B,), the first token of each target
-    limits: Tensor  # (B,), how long each target may be
+    prefix: Tensor  # (B, P), what each target begins with: the start token, and what is forced
+    limits: Tensor  # (B,), how many tokens each target may get after that
     eos_token_ids: Tensor
     fill: int  # the token that pads shorter targets
     num_beams: int = 1
     num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | str = False
-    max_length: int = 0
+    max_new_tokens: int = 0
+    is_scored: bool = False  # whether greedy search, too, returns scores, which it does not need
 
     @cached_property
     def first_limit(self) -> int:
@@ -57,40 +58,49 @@ class Search:
         return max(2, 1 + len(self.eos_token_ids)) * self.num_beams
 
     def ends(self, tokens: Tensor, length: int, sentences: Tensor) -> Tensor:
-        """Whether targets that are `length` long, with these last tokens, end there: (B, C) -> (B, C)."""
+        """Whether targets of `length` new tokens, of which these are the last, end there: (B, C) -> (B, C)."""
         is_eos = (tokens[..., None] == self.eos_token_ids).any(-1)
         return is_eos if length < self.first_limit else is_eos | (length >= self.limits[sentences])[:, None]
 
 
 @torch.inference_mode()
-def greedy_search(decoder: IncrementalDecoder, search: Search) -> Tensor:
-    """The targets in which each token is the most probable one: (B, T)."""
-    device = search.start.device
-    sentences = torch.arange(len(search.start), device=device)
-    targets = search.start[:, None]
+def greedy_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Tensor | None]:
+    """The targets in which each token is the most probable one, and their scores if wanted: (B, T), (B,)."""
+    device = search.prefix.device
+    sentences = torch.arange(len(search.prefix), device=device)
+    targets = search.prefix
+    scores = torch.zeros(len(targets), 1, device=device)
     is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
-    for length in count(2):
-        nothing = torch.zeros(len(targets), 1, device=device)
-        tokens = largest(decoder.logits(decoder.states(targets[:, -1:])), nothing, 1)[1]
+    for length in count(1):  # of targets without their prefix
+        logits = decoder.logits(decoder.states(targets[:, -1:]))
+        tokens = largest(logits, torch.zeros_like(scores), 1)[1]
         targets = torch.cat([targets, tokens], dim=-1)
+        if search.is_scored:
+            scores = scores + log_probability_of_largest(logits.float())
         ends = is_open & search.ends(tokens, length, sentences)[:, 0]
         if not ends.any():
             continue
-        finished.append((sentences[ends], targets[ends]))
+        done = scores[ends] / length**search.length_penalty if search.is_scored else scores[ends]
+        finished.append((sentences[ends], targets[ends], done))
         is_open = is_open & ~ends
         kept = places_of(is_open)
         if len(kept) == 0:
             break
         if len(kept) < len(targets):
-            sentences, targets, is_open = sentences[kept], targets[kept], is_open[kept]
+            sentences, targets, scores, is_open = sentences[kept], targets[kept], scores[kept], is_open[kept]
             decoder.keep(kept)
-    order, found = zip(*finished, strict=True)
-    return in_order(order, found, search.fill)
+    order, *found = zip(*finished, strict=True)
+    targets, scores = (in_order(order, parts, search.fill) for parts in found)
+    return targets, scores.flatten() if search.is_scored else None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The best finished targets, their lengths and scores: (B, W, T), (B, W), (B, W). A length of 0 means: none yet."""
+    """
+    The best finished targets, their lengths without the prefix, and their scores: (B, W, T), (B, W), (B, W).
+
+    A length of 0 means: none yet.
+    """
 
     targets: Tensor
     lengths: Tensor
@@ -98,7 +108,7 @@ class Ended:
 
     @classmethod
     def none_yet(cls, search: Search) -> Self:
-        targets = search.start[:, None, None].expand(-1, search.num_beams, -1)
+        targets = search.prefix[:, None].expand(-1, search.num_beams, -1)
         lengths = torch.zeros_like(targets[..., 0])
         return cls(targets, lengths, torch.full_like(lengths, NEVER, dtype=torch.float32))
 
@@ -121,7 +131,7 @@ class Ended:
         if search.early_stopping is True:
             return ~is_full
         hopes_for_more = search.early_stopping == "never" and search.length_penalty > 0
-        reachable = scores / (search.max_length - 1 if hopes_for_more else length) ** search.length_penalty
+        reachable = scores / (search.max_new_tokens if hopes_for_more else length) ** search.length_penalty
         return (reachable > self.scores[:, -1]) | ~is_full
 
     def of(self, sentences: Tensor) -> Self:
@@ -131,16 +141,16 @@ class Ended:
 @torch.inference_mode()
 def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Tensor]:
     """The best targets of each sentence, and their scores: (B * R, T), (B * R,), where R is num_return_sequences."""
-    device = search.start.device
-    sentences = torch.arange(len(search.start), device=device)
-    running = search.start[:, None, None]  # one hypothesis is enough to begin with
+    device = search.prefix.device
+    sentences = torch.arange(len(search.prefix), device=device)
+    running = search.prefix[:, None]  # one hypothesis is enough to begin with
     scores = torch.zeros(len(running), 1, device=device)
     ended = nothing = Ended.none_yet(search)
     is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
-    for length in count(1):  # of targets without their start token
+    for length in count(1):  # of targets without their prefix
         scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search.candidates)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
-        ends = search.ends(tokens, length + 1, sentences)
+        ends = search.ends(tokens, length, sentences)
         ended = ended.together_with(candidates, scores, ends, length, search)
         scores, chosen = (scores + ends * NEVER).topk(search.num_beams)
         running = at(candidates, chosen)
@@ -164,7 +174,7 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     targets, lengths, scores = (
         in_order(order, parts, search.fill)[:, : search.num_return_sequences] for parts in found
     )
-    return targets.flatten(0, 1)[:, : 1 + int(lengths.max())], scores.flatten()
+    return targets.flatten(0, 1)[:, : search.prefix.shape[1] + int(lengths.max())], scores.flatten()
 
 
 def places_of(is_open: Tensor) -> Tensor:
@@ -199,8 +209,12 @@ def best_continuations(
 def most_probable(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """The best scores with one more token, and where they are among the W * N of a sentence: (B, W, N) -> (B, C)."""
     logits = logits.float()
-    # The log-probability of the largest logit. It is at least 1 / N, so that its logarithm is exact.
-    return largest(logits, scores + logits.softmax(-1).amax(-1).log(), number)
+    return largest(logits, scores + log_probability_of_largest(logits), number)
+
+
+def log_probability_of_largest(logits: Tensor) -> Tensor:
+    """Its probability is at least 1 / N, so that the logarithm of that is exact: (B, W, N) -> (B, W)."""
+    return logits.softmax(-1).amax(-1).log()
 
 
 def largest(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:

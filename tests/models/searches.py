@@ -29,7 +29,7 @@ class Recorder:
         targets, self.scores = self.beam_search(*arguments)
         return targets, self.scores
 
-    def _greedy_search(self, *arguments: Any) -> Tensor:
+    def _greedy_search(self, *arguments: Any) -> tuple[Tensor, Tensor | None]:
         self.times += 1
         return self.greedy_search(*arguments)
 
