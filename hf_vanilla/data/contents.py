@@ -7,11 +7,11 @@ are those of a file that was read before is not read again, so that no training 
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .corpus import Corpus, HubDataset, lines_of
+from .corpus import Corpus, HubDataset, lines_of, status_of
 from .errors import InvalidDataError
 
 Contents = dict[str, Any]
@@ -31,12 +31,9 @@ class Checksums:
         self.used: dict[str, str] = {}
 
     def of(self, file: Path) -> str:
-        try:
-            status = file.stat()
-        except OSError as error:
-            raise InvalidDataError(f"{file}: cannot be read: {error.strerror}") from None
+        status = status_of(file)
         stamp = f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-        self.used[stamp] = self.known.get(stamp) or checksum_of(file)
+        self.used[stamp] = self.used.get(stamp) or self.known.get(stamp) or checksum_of(file)
         return self.used[stamp]
 
 
@@ -50,11 +47,17 @@ def checksum_of(file: Path) -> str:
 
 def contents_of(corpus: Corpus, checksums: Checksums) -> Contents:
     contents: Contents = {"kind": type(corpus).__name__}
+    usual = {
+        field.name: field.default for field in fields(Corpus)
+    }  # not recorded, as earlier versions had none of them
     for field in fields(corpus):
         value = getattr(corpus, field.name)
-        contents[field.name] = checksums.of(value) if isinstance(value, Path) else value
+        if field.name not in usual or value != usual[field.name]:
+            contents[field.name] = checksums.of(value) if isinstance(value, Path) else value
     if isinstance(corpus, HubDataset):
         contents |= _contents_of_dataset(corpus, checksums)
+    if corpus.symbols:
+        contents["symbols"] = [None if symbols is None else asdict(symbols) for symbols in corpus.symbols]
     return {name: list(value) if isinstance(value, tuple) else value for name, value in contents.items()}
 
 

@@ -1,10 +1,14 @@
 """From files and datasets to pairs of a source and a target, checked and one at a time."""
 
 import codecs
+import csv
+import difflib
 import gzip
 import itertools
 import json
+import os
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,40 +19,109 @@ from .spoken import spoken_pairs
 
 Column = str | int
 
+MAX_CSV_CELL = 10_000_000
+"""Characters. With a quote that is not closed, the rest of the file would be one cell."""
+
 
 @dataclass(frozen=True)
 class Pair:
-    """One example. A source has several parts if it is read from several columns (a lemma and its tags, say)."""
+    """
+    One example.
+
+    Args:
+        source: A text, or several parts if it is read from several columns (a lemma and its features, say).
+        where: The file and line, for messages.
+        prefix: What the model reads before the source, as in `translate English to German: `. It is not in `source`.
+    """
 
     source: tuple[str, ...]
     target: str
     where: str
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
-class ParallelText:
+class Symbols:
+    """What a column holds if it is not ordinary text: symbols, each of which is one token, with separators between."""
+
+    separator: str = " "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(ABC):
+    """
+    Pairs of texts, and what is said of all of them together.
+
+    Args:
+        prefix: That of each pair.
+        weight: The share of the training pairs that come from this corpus, relative to the weights of the others.
+        symbols: For each part of the source, and then for the target: None if it is ordinary text. Empty if all are.
+    """
+
+    prefix: str = ""
+    weight: float | None = None
+    symbols: tuple[Symbols | None, ...] = ()
+
+    @property
+    def source_symbols(self) -> tuple[Symbols | None, ...]:
+        """For each part of the source: None if it is ordinary text."""
+        return self.symbols[:-1] or (None,) * self.parts
+
+    @property
+    def target_symbols(self) -> Symbols | None:
+        """None if the target is ordinary text."""
+        return self.symbols[-1] if self.symbols else None
+
+    @property
+    def parts(self) -> int:
+        """How many parts a source has."""
+        return 1
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the recipe names."""
+        return ()
+
+    def __iter__(self) -> Iterator[Pair]:
+        for file in self.files:
+            status_of(file)
+        return self._pairs()
+
+    @abstractmethod
+    def _pairs(self) -> Iterator[Pair]: ...
+
+
+@dataclass(frozen=True)
+class ParallelText(Corpus):
     """Two text files, plain or gzipped: line n of one is the translation of line n of the other."""
 
     source: Path
     target: Path
 
-    def __iter__(self) -> Iterator[Pair]:
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.source, self.target
+
+    def _pairs(self) -> Iterator[Pair]:
         lines = itertools.zip_longest(lines_of(self.source), lines_of(self.target))
         for number, (left, right) in enumerate(lines, 1):
             if left is None or right is None:
                 ended, other = (self.source, self.target) if left is None else (self.target, self.source)
                 raise InvalidDataError(f"{ended}: ends after line {number - 1}, where {other} goes on")
             where = f"{self.source}:{number}"
-            yield Pair((text_of(left, where),), text_of(right, f"{self.target}:{number}"), where)
+            yield Pair((text_of(left, where),), text_of(right, f"{self.target}:{number}"), where, self.prefix)
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Corpus):
     """
-    One file with a column for each side: tab-separated (.tsv, .txt), JSON lines (.jsonl, .json) or .parquet.
+    One file with a column for each side: tab-separated (.tsv, .txt), .csv, JSON lines (.jsonl, .json) or .parquet.
 
-    All but .parquet may be gzipped. Columns are named, or, in tab-separated files without a header line, numbered from
-    0. With `separator` any file is read as text with columns that this separates, whatever its name.
+    All but .parquet may be gzipped. Columns are named, or, in files without a header line, numbered from 0.
+
+    Args:
+        separator: What separates the columns, where that is not a tab, or in .csv not a comma. With it, a file of any
+            name is read as text, each line a row; only .csv and .csv.gz have quotes and rows of several lines.
     """
 
     file: Path
@@ -56,39 +129,78 @@ class Table:
     target: Column
     separator: str | None = None
 
-    def __iter__(self) -> Iterator[Pair]:
+    @property
+    def parts(self) -> int:
+        return len(self.source)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.file,)
+
+    def _pairs(self) -> Iterator[Pair]:
         for where, row in self._rows():
-            yield Pair(tuple(cell(row, name, where) for name in self.source), cell(row, self.target, where), where)
+            source = tuple(cell(row, name, where) for name in self.source)
+            yield Pair(source, cell(row, self.target, where), where, self.prefix)
 
     def _rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
-        if self.separator:
-            return self._separated_rows(self.separator)
         suffixes = [suffix for suffix in self.file.suffixes if suffix != ".gz"]
         match suffixes[-1] if suffixes else "":
+            case ".csv":
+                return self._named(self._csv_rows(self.separator or ","))
+            case _ if self.separator:
+                return self._named(self._separated_rows(self.separator))
             case ".parquet":
                 return self._parquet_rows()
             case ".jsonl" | ".json":
                 return self._json_rows()
             case ".tsv" | ".txt":
-                return self._separated_rows("\t")
+                return self._named(self._separated_rows("\t"))
             case suffix:
                 raise InvalidDataError(
                     f"{self.file}: cannot read {suffix or 'a file without a suffix'}; known are "
-                    ".tsv, .txt, .jsonl, .json and .parquet"
+                    ".tsv, .txt, .csv, .jsonl, .json and .parquet; text with columns under any other name needs "
+                    'separator, as in separator: ";"'
                 )
 
-    def _separated_rows(self, separator: str) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+    def _named(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, Mapping[Column, Any]]]:
+        """Rows by the numbers of their columns, and by the names in the first row if the recipe has names."""
         has_header = any(isinstance(name, str) for name in (*self.source, self.target))
         header: list[str] = []
-        for number, line in enumerate(lines_of(self.file), 1):
-            where = f"{self.file}:{number}"
-            cells = text_of(line, where).split(separator)
+        for where, cells in rows:
             if has_header and not header:
                 header = cells
                 continue
             if header and len(cells) != len(header):
                 raise InvalidDataError(f"{where}: has {len(cells)} columns, but the header has {len(header)}")
             yield where, dict(enumerate(cells)) | dict(zip(header, cells, strict=False))
+
+    def _separated_rows(self, separator: str) -> Iterator[tuple[str, list[str]]]:
+        for number, line in enumerate(lines_of(self.file), 1):
+            where = f"{self.file}:{number}"
+            yield where, text_of(line, where).split(separator)
+
+    def _csv_rows(self, separator: str) -> Iterator[tuple[str, list[str]]]:
+        """A row may have several lines, and is named by its first one. Empty lines are no rows."""
+        if len(separator) != 1 or separator in '"\r\n':
+            raise InvalidDataError(
+                f"{self.file}: separator {separator!r} must be one character, and no quote, for .csv"
+            )
+        csv.field_size_limit(MAX_CSV_CELL)
+        lines = (decoded(line, f"{self.file}:{number}") for number, line in enumerate(lines_of(self.file), 1))
+        reader = csv.reader(lines, delimiter=separator, strict=True)
+        while True:
+            where = f"{self.file}:{reader.line_num + 1}"
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise InvalidDataError(
+                    f"{where}: is not a row of CSV, or begins one that does not end: {error}; a cell with quotes, "
+                    'separators or line breaks stands in quotes, and a quote inside of it is written ""'
+                ) from None
+            if cells:
+                yield where, cells
 
     def _json_rows(self) -> Iterator[tuple[str, Mapping[Column, Any]]]:
         for number, line in enumerate(lines_of(self.file), 1):
@@ -117,7 +229,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class HubDataset:
+class HubDataset(Corpus):
     """
     Whatever `datasets.load_dataset` loads: an id on the Hub or a local folder. Source and target are columns, or
     languages in a column `translation`.
@@ -130,7 +242,11 @@ class HubDataset:
     split: str = "train"
     revision: str | None = None  # a commit, branch or tag on the Hub
 
-    def __iter__(self) -> Iterator[Pair]:
+    @property
+    def parts(self) -> int:
+        return len(self.source)
+
+    def _pairs(self) -> Iterator[Pair]:
         import datasets
 
         try:
@@ -139,28 +255,48 @@ class HubDataset:
             raise InvalidDataError(f"dataset {self.dataset} ({self.name}, {self.split}): {error}") from None
         for number, row in enumerate(rows):
             where = f"{self.dataset} ({self.split}): row {number}"
-            yield Pair(tuple(cell(row, name, where) for name in self.source), cell(row, self.target, where), where)
+            source = tuple(cell(row, name, where) for name in self.source)
+            yield Pair(source, cell(row, self.target, where), where, self.prefix)
 
 
 @dataclass(frozen=True)
-class GeneratedPairs:
+class GeneratedPairs(Corpus):
     """The quick start's task, generated without any files: spoken English to how it is written."""
 
     generated: Literal["spoken_forms"]
     split: str
     size: int
 
-    def __iter__(self) -> Iterator[Pair]:
+    def _pairs(self) -> Iterator[Pair]:
         for number, (spoken, written) in enumerate(spoken_pairs(self.split, self.size)):
-            yield Pair((spoken,), written, f"{self.generated} ({self.split}): {number}")
-
-
-Corpus = ParallelText | Table | HubDataset | GeneratedPairs
+            yield Pair((spoken,), written, f"{self.generated} ({self.split}): {number}", self.prefix)
 
 
 def read_pairs(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """All pairs of several corpora, in order."""
     return itertools.chain.from_iterable(corpora)
+
+
+def status_of(file: Path) -> os.stat_result:
+    """Size and times of a file that a recipe names; if it is not there, an error that says where it was looked for."""
+    try:
+        return file.stat()
+    except OSError as error:
+        raise InvalidDataError(f"{file}: cannot be read: {error.strerror}{_advice(file)}") from None
+
+
+def _advice(file: Path) -> str:
+    """What to do about a file that is not there."""
+    if file.exists():
+        return ""
+    folder = file.parent
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    near = difflib.get_close_matches(file.name, names, n=1)
+    return (
+        (f"; there is no folder {folder}" if not folder.is_dir() else "")
+        + (f"; did you mean {near[0]!r}?" if near else "")
+        + " (a recipe's files are looked for in its data.folder or, if it has none, in the folder of the recipe)"
+    )
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
@@ -186,8 +322,12 @@ def without_byte_order_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def text_of(line: bytes, where: str) -> str:
+    return decoded(line.removesuffix(b"\n").removesuffix(b"\r"), where)
+
+
+def decoded(line: bytes, where: str) -> str:
     try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidDataError(f"{where}: byte {error.start + 1} is not UTF-8 ({line[error.start]:#04x})") from None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import datasets
 import numpy as np
@@ -21,16 +21,18 @@ from .errors import InvalidDataError
 from .subword_dropout import SubwordDropout, Words, hashed
 from .tokenizer import Encoder
 
-Item = TypeVar("Item")
-
 SCHEMA = pa.schema(
     {
         "source": pa.list_(pa.string()),
         "target": pa.string(),
         "source_ids": pa.list_(pa.int32()),
         "target_ids": pa.list_(pa.int32()),
+        "prefix": pa.string(),
+        "corpus": pa.int32(),
     }
 )
+"""Files that earlier versions wrote have no prefixes and no numbers of corpora."""
+
 WORD_COLUMNS = ("source_words", "target_words")  # only where there is BPE-dropout
 
 
@@ -58,15 +60,16 @@ class LengthLimits:
     target: int
 
 
-def encode_corpus(
-    pairs: Iterable[Pair],
+def encode_corpora(
+    corpora: Iterable[Iterable[Pair]],
     tokenizer: PreTrainedTokenizerFast,
     limits: LengthLimits,
     file: Path,
     subword_dropout: float = 0.0,
 ) -> tuple[datasets.Dataset, Skipped]:
     """
-    Write the pairs and their ids to `file`, and open it memory-mapped. Empty and too long pairs are left out.
+    Write the pairs of all corpora and their ids to `file`, and open it memory-mapped. Empty and too long pairs are left
+    out.
 
     Where `subword_dropout` is more than 0, texts are also written as numbers of words, and the ways to segment these
     words into a second file: see `SubwordDropout`.
@@ -79,16 +82,22 @@ def encode_corpus(
     unfinished = file.with_name(f"{file.name}.partial")
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for some in _in_groups_of(1000, _not_empty(pairs, skipped)):
-            ids = zip(encoder.sources([p.source for p in some]), encoder.targets([p.target for p in some]), strict=True)
+        for number, some in _in_groups(corpora, 1000, skipped):
+            ids = zip(
+                encoder.sources([pair.source for pair in some], [pair.prefix for pair in some]),
+                encoder.targets([pair.target for pair in some]),
+                strict=True,
+            )
             rows: list[dict[str, Any]] = [
                 {"source": pair.source, "target": pair.target, "source_ids": source, "target_ids": target}
+                | {"prefix": pair.prefix, "corpus": number}
                 for pair, (source, target) in zip(some, ids, strict=True)
                 if _is_short(pair, len(source), len(target), limits, skipped)
             ]
             if words:
                 for row in rows:
-                    row |= {"source_words": words.of(row["source"]), "target_words": words.of([row["target"]])}
+                    row["source_words"] = words.of(encoder.source_pieces(row["source"], row["prefix"]))
+                    row["target_words"] = words.of(encoder.target_pieces(row["target"]))
             if rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
             written += len(rows)
@@ -217,7 +226,11 @@ def _is_short(pair: Pair, source_length: int, target_length: int, limits: Length
     return False
 
 
-def _in_groups_of(size: int, items: Iterable[Item]) -> Iterator[list[Item]]:
-    remaining = iter(items)
-    while some := list(islice(remaining, size)):
-        yield some
+def _in_groups(
+    corpora: Iterable[Iterable[Pair]], size: int, skipped: Skipped
+) -> Iterator[tuple[int, list[Pair]]]:
+    """Up to `size` pairs at a time that are not empty, with the number of their corpus."""
+    for number, pairs in enumerate(corpora):
+        remaining = _not_empty(pairs, skipped)
+        while some := list(islice(remaining, size)):
+            yield number, some

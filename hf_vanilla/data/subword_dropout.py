@@ -5,13 +5,13 @@ When a corpus is encoded, `Words` numbers its different words, segments each of 
 a file. In training `SubwordDropout` chooses one of the ways for each word of a text, by a hash of the seed, the epoch,
 the example and the place in the text. So all processes, and a training that is resumed, find the same without the state
 of a random number generator; and the lengths of all texts in an epoch, from which batches are made, take seconds for
-millions of pairs, as nothing is segmented for them.
+millions of pairs, as nothing is segmented for them. Symbols, tags and special tokens have one way only.
 """
 
 import json
 import random
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,11 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
-EOS, SEPARATOR = 0, 1  # the numbers of two extra words, which are always segmented in the same way
+from .tokenizer import Piece
+
+Word = str | tuple[int, ...]
+"""A word of a text, or ids that stay as they are: a symbol, a tag or a special token."""
+
 # A word has as many ways as it occurs in the corpus, within these limits. Also a rare one needs several: it comes again
 # in each epoch. (Of a word of 8 letters, 64 ways at a rate of 0.1 are some 6 different ones.)
 MIN_WAYS, MAX_WAYS = 8, 128
@@ -42,17 +46,17 @@ class Words:
         self.tokenize = backend.model.tokenize
         self.ids: dict[str, int] = model["vocab"]
         self.ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-        self.special_ids = {EOS: tokenizer.eos_token_id, SEPARATOR: tokenizer.sep_token_id}
         self.rate = rate
-        self.numbers: dict[str, int] = {}
+        self.numbers: dict[Word, int] = {}
         self.counts = array("q")
 
-    def of(self, parts: Sequence[str]) -> list[int]:
-        """Count the words of a text in one or several parts, and give their numbers, joined as `Encoder` joins ids."""
-        numbers = self._numbers(parts[0])
-        for part in parts[1:]:
-            numbers += [SEPARATOR, *self._numbers(part)]
-        return [*numbers, EOS]
+    def of(self, pieces: Iterable[Piece]) -> list[int]:
+        """Count the words of a text, in pieces as `Encoder` makes them, and give their numbers."""
+        return [
+            self._number(word)
+            for piece in pieces
+            for word in (self.words(piece) if isinstance(piece, str) else [tuple(piece)])
+        ]
 
     def write(self, file: Path) -> None:
         """Write the ways of all words: one block of an Arrow file, so that it can be memory-mapped as three arrays."""
@@ -105,21 +109,19 @@ class Words:
             else:
                 yield from (token.value for token in self.tokenize(word))
 
-    def _numbers(self, text: str) -> list[int]:
-        numbers = []
-        for word in self.words(text):
-            number = self.numbers.setdefault(word, len(self.numbers))
-            if number == len(self.counts):
-                self.counts.append(0)
-            self.counts[number] += 1
-            numbers.append(number + len(self.special_ids))
-        return numbers
+    def _number(self, word: Word) -> int:
+        number = self.numbers.setdefault(word, len(self.numbers))
+        if number == len(self.counts):
+            self.counts.append(0)
+        self.counts[number] += 1
+        return number
 
     def _ways_of_all(self) -> Iterator[list[list[int]]]:
-        for special in (EOS, SEPARATOR):
-            yield [[self.special_ids[special]]]
         for word, count in zip(self.numbers, self.counts, strict=True):
-            yield self.segmentations(word, min(max(count, MIN_WAYS), MAX_WAYS))
+            if isinstance(word, str):
+                yield self.segmentations(word, min(max(count, MIN_WAYS), MAX_WAYS))
+            else:
+                yield [list(word)]
 
 
 class SubwordDropout:

@@ -60,12 +60,14 @@ class Record:
         checksums: Of their files, to know these again without reading them.
         tokenizer: The checksum of the tokenizer, once there is one.
         encoded: For each split that is encoded, the number of its pairs and the checksum of their ids.
+        folder: Where the relative paths of the run's recipe start. It is not in the recipe, which may be published.
     """
 
     sources: dict[str, list[Contents]] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
     tokenizer: str | None = None
     encoded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    folder: str | None = None
 
     @classmethod
     def read(cls, run: Path) -> Self | None:
@@ -94,8 +96,9 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
         refuse_another_text(recipe, run, before, record)
     if before and (is_begun or (before.sources == record.sources and is_written(recipe, run))):
         record.tokenizer, record.encoded = before.tokenizer, before.encoded
-    write_whole(run / RECIPE, recipe.text)
+    record.folder = str(recipe.folder)
     record.write(run)
+    write_whole(run / RECIPE, recipe.text)
     make_tokenizer(recipe, run, record, is_begun)
     for split in SPLITS:
         encode(recipe, run, split, record)

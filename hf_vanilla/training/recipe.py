@@ -1,23 +1,23 @@
 """Reads a recipe: a YAML file and overrides become one checked, read-only object."""
 
-import difflib
-import types
-import typing
+import json
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from huggingface_hub.dataclasses import type_validator
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
 
-from ..data.corpus import Corpus, GeneratedPairs, HubDataset, ParallelText, Table
 from ..data.tokenizer import TokenizerKind
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
-from . import yaml12
+from ..run_directory import PREPARED, RECIPE, is_run
+from . import shipped, yaml12
+from .data_section import DataSection, read_data_section
 from .options import (
     DEFAULT_ARGUMENTS,
     contradictions,
@@ -26,33 +26,25 @@ from .options import (
     refused_in_model,
     wrong_numbers,
 )
+from .values import RecipeError, checked, mapping, typed, unknown_key
 
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used. The message names the key, its value and what would be right."""
-
-
-@dataclass(frozen=True)
-class DataSection:
-    """Where the training, validation and test pairs are, and how many tokens they may have."""
-
-    train: tuple[Corpus, ...]
-    validation: tuple[Corpus, ...]
-    test: tuple[Corpus, ...] = ()
-    source_language: str | None = None
-    target_language: str | None = None
-    max_source_length: int = 256
-    max_target_length: int = 256
+__all__ = ["DataSection", "Recipe", "RecipeError", "TokenizerSection", "TrainingSection", "load_recipe"]
 
 
 @dataclass(frozen=True)
 class TokenizerSection:
-    """Which tokenizer is trained on the training pairs."""
+    """
+    Which tokenizer is trained on the training pairs, or which existing one is taken.
+
+    Args:
+        from_: The key `from`: the absolute path of a directory, or an id on the Hub.
+    """
 
     kind: TokenizerKind = "bpe"
     vocab_size: int = 8000
     lowercase: bool = False
     dropout: float = 0.0
+    from_: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,13 @@ class Recipe:
     All settings of a training.
 
     `model`, `arguments` and `generation` hold only what the file and the overrides set, by the names of VanillaConfig,
-    Seq2SeqTrainingArguments and GenerationConfig. `text` is the whole recipe as YAML.
+    Seq2SeqTrainingArguments and GenerationConfig.
+
+    Args:
+        text: The whole recipe as YAML, overrides included, with the fields of a preset in the place of its name.
+        folder: Where the relative paths in `text` start: an absolute path.
+        model_from: The model whose weights and tokenizer the training starts from, if any: the absolute path of a
+            directory, or an id on the Hub.
     """
 
     data: DataSection
@@ -85,6 +83,8 @@ class Recipe:
     arguments: Mapping[str, Any]
     generation: Mapping[str, Any]
     text: str
+    folder: Path
+    model_from: str | None = None
 
     @property
     def metric(self) -> str:
@@ -103,14 +103,29 @@ class Recipe:
 
 
 def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe; each override is `section.key=value`, its value in YAML."""
+    """
+    Read a recipe; each override is `section.key=value`, its value in YAML.
+
+    Relative paths in a file start at its folder, those in overrides at the current directory.
+    """
     recipe = _read(file)
     recipe = _sections({} if recipe is None else recipe, str(file))
     for name, section in recipe.items():
-        _mapping(section, name)
-    for override in overrides:
-        _override(recipe, override)
-    return _checked_recipe(recipe)
+        mapping(section, name)
+    folder = folder_of(file)
+    for override in sorted(overrides, key=lambda override: not override.startswith(f"{PRESET}=")):
+        _override(recipe, override, folder)
+    return _checked_recipe(recipe, folder)
+
+
+def folder_of(file: Path) -> Path:
+    """Where the relative paths in a recipe start: at its folder, and in that of a run where they did when it began."""
+    folder = file.parent.resolve()
+    if file.name != RECIPE or not is_run(folder):
+        return folder
+    prepared = folder / PREPARED
+    recorded = json.loads(prepared.read_text(encoding="utf-8")).get("folder") if prepared.exists() else None
+    return Path(recorded) if recorded else Path.cwd()  # earlier versions started at the current directory
 
 
 MAY_CHANGE = (
@@ -156,19 +171,26 @@ def _flat(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 SECTIONS = ("data", "tokenizer", "model", "training", "generation")
+FOLDER = "data.folder"
+PATHS = (FOLDER, "model.from", "tokenizer.from")
+PRESET = "model.preset"
 
 
-def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
-    sections = {name: recipe.get(name) or {} for name in SECTIONS}
+def _checked_recipe(recipe: dict[str, dict[str, Any]], folder: Path) -> Recipe:
+    if "preset" in (recipe.get("model") or {}):
+        recipe["model"] = _with_preset(recipe["model"])
+    sections = {name: dict(recipe.get(name) or {}) for name in SECTIONS}
     own = {field.name for field in fields(TrainingSection)}
     ours = {key: value for key, value in sections["training"].items() if key in own}
     arguments = {key: value for key, value in sections["training"].items() if key not in own}
-    data = _data(sections["data"])
-    tokenizer = TokenizerSection(**_checked(TokenizerSection, sections["tokenizer"], "tokenizer"))
-    training = TrainingSection(**_checked(TrainingSection, ours, "training"))
+    data = read_data_section(sections["data"], folder)
+    model_from = _origin(sections["model"].pop("from", None), folder, "model.from")
+    tokenizer = _tokenizer(sections["tokenizer"], folder, model_from is not None)
+    training = TrainingSection(**checked(TrainingSection, ours, "training"))
     _check_numbers(data, tokenizer, training)
-    model = _model(sections["model"])
-    _check_positions(data, model)
+    model = _model(sections["model"], model_from is None)
+    if model_from is None:
+        _check_positions(data, model)
     return Recipe(
         data=data,
         tokenizer=tokenizer,
@@ -177,13 +199,56 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]]) -> Recipe:
         arguments=_arguments(arguments, training),
         generation=_generation(sections["generation"]),
         text=yaml12.dump(recipe),
+        folder=folder,
+        model_from=model_from,
     )
+
+
+def _with_preset(section: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the preset and the other keys, which count more."""
+    if "from" in section:
+        raise RecipeError(f"{PRESET}: cannot stand beside model.from, whose model has a size already: take one out")
+    name = typed(section["preset"], str, PRESET)
+    try:
+        fields_of_preset = shipped.preset(name)
+    except FileNotFoundError as error:
+        raise RecipeError(f"{PRESET}: {error}") from None
+    others = {key: value for key, value in section.items() if key != "preset"}
+    return {key: value for key, value in fields_of_preset.items() if key != "vocab_size"} | others
+
+
+def _origin(value: Any, folder: Path, where: str) -> str | None:
+    """An existing directory as an absolute path, or else what may be an id on the Hub as it is."""
+    if typed(value, str | None, where) is None:
+        return None
+    place = folder / value
+    if not place.is_dir() and _may_be_on_hub(value):
+        return str(value)
+    return str(place)
+
+
+def _may_be_on_hub(name: str) -> bool:
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
+
+
+def _tokenizer(section: dict[str, Any], folder: Path, has_model: bool) -> TokenizerSection:
+    values = dict(section)
+    origin = _origin(values.pop("from", None), folder, "tokenizer.from")
+    given = "tokenizer.from" if origin else "model.from"
+    for key in ("kind", "vocab_size", "lowercase"):
+        if key in values and (origin or has_model):
+            raise RecipeError(f"tokenizer.{key}: cannot stand beside {given}, which has its tokenizer: take one out")
+    names = [field.name for field in fields(TokenizerSection) if field.name != "from_"]
+    for key in values:
+        if key not in names:
+            raise RecipeError(unknown_key("tokenizer", key, [*names, "from"]))
+    return TokenizerSection(**checked(TokenizerSection, values, "tokenizer"), from_=origin)
 
 
 def _arguments(section: dict[str, Any], training: TrainingSection) -> dict[str, Any]:
     ours = asdict(training)
     _refuse(refused_arguments(section))
-    arguments = _checked(Seq2SeqTrainingArguments, section, "training", ours)
+    arguments = checked(Seq2SeqTrainingArguments, section, "training", ours)
     _refuse(wrong_numbers(arguments))
     _refuse(contradictions(arguments, ours))
     return arguments
@@ -198,7 +263,7 @@ def _generation(section: dict[str, Any]) -> dict[str, Any]:
     known = [*GenerationConfig().to_dict(), *OUR_GENERATION_KEYS]
     for key in section:
         if key not in known:
-            raise RecipeError(_unknown("generation", key, known))
+            raise RecipeError(unknown_key("generation", key, known))
     return section
 
 
@@ -242,80 +307,19 @@ def _check_positions(data: DataSection, model: dict[str, Any]) -> None:
             )
 
 
-def _model(section: dict[str, Any]) -> dict[str, Any]:
+def _model(section: dict[str, Any], is_whole: bool) -> dict[str, Any]:
+    """Fields of the model, checked together if they are all (beside `from` they are only some)."""
     _refuse(refused_in_model(section))
-    values = _checked(VanillaConfig, section, "model")
+    values = checked(VanillaConfig, section, "model", ["preset", "from"])
     try:
-        VanillaConfig(**values)
+        if is_whole:
+            VanillaConfig(**values)
     except StrictDataclassError as error:
         raise RecipeError(f"model: {str(error).splitlines()[-1].strip()}") from None
     return values
 
 
-def _data(section: dict[str, Any]) -> DataSection:
-    section = dict(section)
-    folder = Path(_value(section.pop("folder", "."), str, "data.folder"))
-    for split in ("train", "validation"):
-        if split not in section:
-            raise RecipeError(f"data.{split}: is missing")
-    for split in ("train", "validation", "test"):
-        if split in section:
-            corpora = section[split] if isinstance(section[split], list) else [section[split]]
-            section[split] = [
-                _corpus(corpus, folder, f"data.{split}" + (f"[{number}]" if len(corpora) > 1 else ""))
-                for number, corpus in enumerate(corpora)
-            ]
-    return DataSection(**_checked(DataSection, section, "data", ["folder"]))
-
-
-def _corpus(corpus: Any, folder: Path, where: str) -> Corpus:
-    """The keys tell the kind of corpus."""
-    corpus = dict(_mapping(corpus, where))
-    kinds: dict[str, type] = {"generated": GeneratedPairs, "dataset": HubDataset, "file": Table}
-    kind = next((kind for key, kind in kinds.items() if key in corpus), ParallelText)
-    if kind in (HubDataset, Table) and not isinstance(corpus.get("source", []), list):
-        corpus["source"] = [corpus["source"]]
-    values = _checked(kind, corpus, where, list(kinds))
-    for field in fields(kind):
-        if field.name not in values and field.default is MISSING:
-            raise RecipeError(f"{where}.{field.name}: is missing")
-    return kind(**{key: folder / value if isinstance(value, Path) else value for key, value in values.items()})
-
-
-def _checked(cls: type, values: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> dict[str, Any]:
-    """`values` with the types that the fields of `cls` have. `also`: more valid keys, to suggest for misspelt ones."""
-    types_of = {field.name: field.type for field in fields(cls) if field.init and not field.name.startswith("_")}
-    for key in values:
-        if key not in types_of:
-            raise RecipeError(_unknown(where, key, [*types_of, *also]))
-    return {key: _value(value, types_of[key], f"{where}.{key}") for key, value in values.items()}
-
-
-def _value(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type `hint`: YAML has no paths and no tuples, and people write 1.0 as 1."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    options = typing.get_args(hint) if is_union else (hint,)
-    if type(value) is int and float in options and int not in options:
-        value = float(value)
-    if isinstance(value, str) and Path in options:
-        value = Path(value)
-    if isinstance(value, list) and any(typing.get_origin(option) is tuple for option in options):
-        value = tuple(value)
-    try:
-        type_validator(where, value, hint)
-    except TypeError:
-        expected = " or ".join(_name(option) for option in options)
-        raise RecipeError(f"{where}: {value!r} is {type(value).__name__}, expected {expected}") from None
-    return value
-
-
-def _name(hint: Any) -> str:
-    if typing.get_origin(hint) is typing.Literal:
-        return "one of " + ", ".join(map(repr, typing.get_args(hint)))
-    return str(getattr(hint, "__name__", hint))
-
-
-def _override(recipe: dict[str, Any], override: str) -> None:
+def _override(recipe: dict[str, Any], override: str, folder: Path) -> None:
     name, equals, text = override.partition("=")
     section, dot, path = name.partition(".")
     if not (equals and dot and section in SECTIONS):
@@ -324,28 +328,22 @@ def _override(recipe: dict[str, Any], override: str) -> None:
     *parents, key = path.split(".")
     for parent in parents:
         place = place.setdefault(parent, {})
-        _mapping(place, name)
+        mapping(place, name)
     try:
-        place[key] = yaml12.load(text)
+        value = yaml12.load(text)
     except yaml.YAMLError:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
-    if name == "training.max_steps":
+    if name == PRESET:
+        place.clear()  # the file's model
+    elif name == "training.max_steps":
         place.pop("num_train_epochs", None)  # the file's: without effect beside it
+    is_relative = name in PATHS and isinstance(value, str) and not Path(value).is_absolute()
+    is_path = is_relative and (name == FOLDER or Path(value).is_dir() or not _may_be_on_hub(value))
+    place[key] = os.path.relpath(value, folder) if is_path else value  # typed where the current directory counts
 
 
 def _sections(recipe: Any, where: str) -> dict[str, Any]:
-    for name in _mapping(recipe, where):
+    for name in mapping(recipe, where):
         if name not in SECTIONS:
-            raise RecipeError(_unknown(where, name, SECTIONS))
+            raise RecipeError(unknown_key(where, name, SECTIONS))
     return {name: section for name, section in recipe.items() if section is not None}
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise RecipeError(f"{where}: must be a mapping of keys to values, not {value!r:.60}")
-    return value
-
-
-def _unknown(where: str, key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    return f"{where}: there is no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -56,8 +56,8 @@ def test_several_corpora_and_several_columns(minimal: Path) -> None:
     corpora = "[{file: a.tsv, source: [lemma, tags], target: form}, {source: a, target: b}]"
     recipe = load_recipe(minimal, [f"data.train={corpora}"])
     assert recipe.data.train == (
-        Table(Path("a.tsv"), ("lemma", "tags"), "form"),
-        ParallelText(Path("a"), Path("b")),
+        Table(minimal.parent / "a.tsv", ("lemma", "tags"), "form"),
+        ParallelText(minimal.parent / "a", minimal.parent / "b"),
     )
 
 
@@ -293,4 +293,4 @@ def test_ten_thousand_mutated_recipes_are_recipes_or_one_message(tmp_path: Path)
         except RecipeError as error:
             messages.append(str(error))
     assert 5_000 < len(messages) < 9_900
-    assert max(len(message.splitlines()) for message in messages) <= 4
+    assert max(len(message.splitlines()) for message in messages) <= 5
