@@ -226,9 +226,7 @@ def _is_short(pair: Pair, source_length: int, target_length: int, limits: Length
     return False
 
 
-def _in_groups(
-    corpora: Iterable[Iterable[Pair]], size: int, skipped: Skipped
-) -> Iterator[tuple[int, list[Pair]]]:
+def _in_groups(corpora: Iterable[Iterable[Pair]], size: int, skipped: Skipped) -> Iterator[tuple[int, list[Pair]]]:
     """Up to `size` pairs at a time that are not empty, with the number of their corpus."""
     for number, pairs in enumerate(corpora):
         remaining = _not_empty(pairs, skipped)

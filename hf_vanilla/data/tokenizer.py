@@ -186,9 +186,7 @@ def _characters(
     normalizer = _normalizer(lowercase)
     alphabet = {character for text in texts for character in normalizer.normalize_str(text)}.union(*symbols)
     vocab = {token: index for index, token in enumerate([*SPECIAL_TOKENS.values(), *BYTES, *sorted(alphabet)])}
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token=SPECIAL_TOKENS["unk_token"])
-    )
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.normalizer = normalizer
     text = [decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence(text if target is None else [*text, _without_first(target)])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby, zip_longest
+from itertools import chain, groupby, repeat, zip_longest
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
@@ -16,7 +16,7 @@ import torch
 import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.tokenizer import Encoder
+from ..data.tokenizer import Columns, Encoder
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import RECIPE
 from .batching import batches_by_length, mask_of, padded
@@ -178,7 +178,7 @@ class Translator:
                 batches or processes. If not given, it is drawn from PyTorch's.
             generation: Keys of the generation config.
         """
-        search = SearchSettings(self.model, generation, seed)
+        search = SearchSettings(self.model, generation, seed, with_scores)
         sources = self.encode_batch([line.parts for line in lines], prefix, [line.number for line in lines])
         starts = self._ids([line.target for line in lines])
         found = [[Hypothesis(line.target, 0.0)] * search.number for line in lines]
@@ -188,7 +188,7 @@ class Translator:
                 rows = self._generate(batch, lines, sources, starts, search)
                 for place, answers in zip(batch, rows, strict=True):
                     found[place] = answers
-            if with_scores:
+            if with_scores and not search.has_scores:
                 found = self._scored(found, sources, starts, search)
         return found
 
@@ -221,8 +221,8 @@ class Translator:
         self, sources: Sequence[Source], prefix: str = "", numbers: Sequence[int] | None = None
     ) -> list[list[int]]:
         """Token ids of sources as the model was trained on them, cut to `max_source_length`, with <eos>."""
-        parts = [tuple(map(well_formed, self.parts_of(source, prefix))) for source in sources]
-        encoded = self.encoder.sources(parts)
+        parts = [tuple(map(well_formed, [source] if isinstance(source, str) else source)) for source in sources]
+        encoded = self.encoder.sources(parts, prefix)
         limit = self.max_source_length
         first = next((place for place, ids in enumerate(encoded) if len(ids) > limit), None)
         if first is not None:
@@ -234,10 +234,6 @@ class Translator:
                 stacklevel=2,
             )
         return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in encoded]
-
-    def parts_of(self, source: Source, prefix: str = "") -> Parts:
-        parts = (source,) if isinstance(source, str) else tuple(source)
-        return (prefix + parts[0], *parts[1:]) if prefix else parts
 
     def _each(self, texts: Any, targets: Any, answer: Callable[[list[Line]], list[Answer]]) -> Any:
         if isinstance(texts, str | tuple):
@@ -320,11 +316,10 @@ class Translator:
             begun = [[start_token(self.model), *starts[place]] for place in rows]
             options["decoder_input_ids"] = torch.tensor(begun, device=device)
         found = self.model.generate(padded(ids, pad, device), attention_mask=mask_of(ids, device), **options)
-        texts = self.tokenizer.batch_decode(found, skip_special_tokens=True)
-        answers = [
-            Hypothesis(text, token_ids=without_padding(target[1:], pad, self.tokenizer.eos_token_id))
-            for text, target in zip(texts, found.tolist(), strict=True)
-        ]
+        targets, scores = (found.sequences, found.sequences_scores.tolist()) if search.has_scores else (found, None)
+        texts = self.tokenizer.batch_decode(targets, skip_special_tokens=True)
+        tokens = [without_padding(target[1:], pad, self.tokenizer.eos_token_id) for target in targets.tolist()]
+        answers = list(map(Hypothesis, texts, scores or repeat(math.nan), tokens))
         return [answers[start : start + search.number] for start in range(0, len(answers), search.number)]
 
     def _scored(
@@ -335,10 +330,9 @@ class Translator:
         search: "SearchSettings",
     ) -> list[list[Hypothesis]]:
         """
-        The same hypotheses with their scores.
+        The same hypotheses with their scores, for searches that return none: greedy search and sampling.
 
-        They are computed from the finished targets. So they mean the same for sampling, greedy and beam search, and no
-        search has to keep the logits of its steps, which `output_scores` of transformers does.
+        They are the model's own probabilities, whatever a sample was drawn from.
         """
         flat = [(place, hypothesis) for place, each in enumerate(found) for hypothesis in each if hypothesis.token_ids]
         targets = [hypothesis.token_ids for _, hypothesis in flat]
@@ -358,7 +352,9 @@ class Translator:
 class SearchSettings:
     """What holds for the searches of one call: its options, else those of its generation config, else the model's."""
 
-    def __init__(self, model: PreTrainedModel, generation: dict[str, Any], seed: int | None = None):
+    def __init__(
+        self, model: PreTrainedModel, generation: dict[str, Any], seed: int | None = None, with_scores: bool = False
+    ):
         self.generation = generation
         self.configs = [config for config in (generation.get("generation_config"), model.generation_config) if config]
         is_sampling = bool(self.of("do_sample"))
@@ -367,6 +363,7 @@ class SearchSettings:
         usual = 1 if is_sampling else max(self.of("num_beams") or 1, self.number)
         self.num_beams = int(given or usual)
         self.is_sampling = is_sampling and self.num_beams == 1
+        self.has_scores = with_scores and self.num_beams > 1  # of the search itself
         if self.number > self.num_beams and not is_sampling:
             raise ValueError(
                 f"num_return_sequences ({self.number}) must not be greater than num_beams ({self.num_beams}): the "
@@ -405,6 +402,8 @@ class SearchSettings:
             options["logits_processor"] = processors
         elif self.number > 1:
             options["num_return_sequences"] = self.number
+        if self.has_scores:
+            options |= {"return_dict_in_generate": True, "output_scores": True}
         return options
 
 
@@ -433,8 +432,8 @@ def well_formed(text: str) -> str:
 
 def columns_in(tokenizer: PreTrainedTokenizerFast) -> int | None:
     """How many columns a source had in the training, if the tokenizer's configuration says so."""
-    columns = tokenizer.init_kwargs.get("columns")
-    return len(columns["source"]) if columns else None
+    columns = Columns.of(tokenizer)
+    return len(columns.source) if columns else None
 
 
 def columns_in_recipe(run: Path) -> int | None:

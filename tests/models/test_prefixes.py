@@ -70,7 +70,12 @@ def test_prefixes_of_one_length_are_continued_to_the_same_targets_and_scores(
 @either_search
 @pytest.mark.parametrize("length", [16, 17, 40])
 def test_long_prefixes(
-    make_decided: MakeModel, sources: Source, ours: Recorder, monkeypatch: pytest.MonkeyPatch, num_beams: int, length: int
+    make_decided: MakeModel,
+    sources: Source,
+    ours: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    num_beams: int,
+    length: int,
 ) -> None:
     monkeypatch.setattr(decoding_vanilla, "POSITIONS_AT_ONCE", 6)
     given = {"decoder_input_ids": prefixes(length), "max_length": 60, "num_beams": num_beams}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches import BOS, EOS, PAD, SENTENCES, VOCAB, Recorder, Source, theirs
+from searches import BOS, EOS, PAD, SENTENCES, Recorder, Source, theirs
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria
 
@@ -14,7 +14,12 @@ from hf_vanilla.models import generation_vanilla, search_vanilla
 
 MakeModel = Callable[..., Model]
 
-PENALTIES = [{}, {"length_penalty": 0.0}, {"length_penalty": 1.7}, {"length_penalty": 0.6, "length_penalty_type": "gnmt"}]
+PENALTIES = [
+    {},
+    {"length_penalty": 0.0},
+    {"length_penalty": 1.7},
+    {"length_penalty": 0.6, "length_penalty_type": "gnmt"},
+]
 LIMITS = [{}, {"max_new_tokens": 6}, {"max_length_beyond_source": 2}]
 
 
@@ -62,7 +67,9 @@ def test_scores_of_beams_are_those_of_transformers(
 ) -> None:
     model = make_decided()
     for number, stop in enumerate([False, True, "never"]):
-        options = {"num_beams": 4, "early_stopping": stop, "num_return_sequences": 1 + number} | penalty | LIMITS[number]
+        options = (
+            {"num_beams": 4, "early_stopping": stop, "num_return_sequences": 1 + number} | penalty | LIMITS[number]
+        )
         expected = theirs(model, sources, **options)
         times = ours.times
         assert_same(scored(model, sources, **options), expected, str(options))
