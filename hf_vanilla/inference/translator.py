@@ -170,7 +170,8 @@ class Translator:
         **generation: Any,
     ) -> list[list[Hypothesis]]:
         """
-        The best translations of some lines. An empty line has an empty one.
+        The best translations of some lines. An empty line has an empty one, and a forced beginning of more than
+        `max_source_length` tokens is not continued.
 
         Args:
             prefix: What the sources of this direction or task began with in the training.
@@ -182,7 +183,11 @@ class Translator:
         sources = self.encode_batch([line.parts for line in lines], prefix, [line.number for line in lines])
         starts = self._ids([line.target for line in lines])
         found = [[Hypothesis(line.target, 0.0)] * search.number for line in lines]
-        filled = [place for place, line in enumerate(lines) if any(part.strip() for part in line.parts)]
+        filled = [
+            place
+            for place, line in enumerate(lines)
+            if any(part.strip() for part in line.parts) and len(starts[place]) < self.max_source_length
+        ]
         with evaluating(self.model):
             for batch in self._batches(filled, sources, starts, search):
                 rows = self._generate(batch, lines, sources, starts, search)
@@ -357,6 +362,7 @@ class SearchSettings:
     ):
         self.generation = generation
         self.configs = [config for config in (generation.get("generation_config"), model.generation_config) if config]
+        self.positions = getattr(model.config, "max_position_embeddings", None)
         is_sampling = bool(self.of("do_sample"))
         self.number = int(self.of("num_return_sequences") or 1)
         given = generation.get("num_beams")
@@ -392,9 +398,13 @@ class SearchSettings:
             forced: The tokens that targets are given to begin with. They do not count for the limits of length.
         """
         options = self.generation | {"num_beams": self.num_beams}
-        for name in ("max_length", "max_length_beyond_source") if forced else ():
-            if self.of(name) is not None and self.generation.get("max_new_tokens") is None:
+        names = ("max_length", "max_length_beyond_source") if self.generation.get("max_new_tokens") is None else ()
+        for name in names:
+            if self.of(name) is not None and forced:
                 options[name] = self.of(name) + forced
+        if self.positions and "max_length" in names and self.of("max_length") is not None:
+            longest = options.get("max_length") or self.of("max_length")
+            options["max_length"] = min(longest, self.positions + 1)  # the last token is not read
         if self.is_sampling:
             seeds = [seed_of(self.seed, number, sample) for number in numbers for sample in range(self.number)]
             options |= dict.fromkeys(WARPERS) | {"do_sample": False, "num_return_sequences": 1}
