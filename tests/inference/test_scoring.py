@@ -2,21 +2,24 @@
 
 import math
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import MakeTranslator
 
 from hf_vanilla.inference import scoring
 from hf_vanilla.inference.lines import TextWarning
 from hf_vanilla.inference.scoring import log_probabilities
+from hf_vanilla.inference.translator import Translator
+
+MakeTranslator = Callable[..., Translator]
 
 PAIRS = [("a few words", "words"), ("ten", "few few few"), ("", "x"), ("xyz", ""), ("more", "a b c d e f g h")]
 
 
 def test_each_token_has_the_log_probability_that_the_model_gives_it(make_translator: MakeTranslator) -> None:
     translator = make_translator()
-    found = translator.score(*zip(*PAIRS, strict=True))
+    found = translator.score(*map(list, zip(*PAIRS, strict=True)))
     for (source, target), score in zip(PAIRS, found, strict=True):
         ids, targets = translator.encode_batch([source]), translator.encoder.targets([target])
         given = {"input_ids": torch.tensor(ids), "decoder_input_ids": torch.tensor([[0, *targets[0][:-1]]])}

@@ -2,14 +2,13 @@
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 import torch
-from conftest import MakeTranslator
 
 import hf_vanilla
 from hf_vanilla import VanillaForConditionalGeneration
@@ -23,6 +22,8 @@ from hf_vanilla.inference.translator import (
     columns_in_recipe,
     without_padding,
 )
+
+MakeTranslator = Callable[..., Translator]
 
 TEXTS = [
     "a few words",
@@ -187,7 +188,7 @@ def test_n_best_is_sorted_and_its_scores_are_those_of_the_given_targets(make_tra
                     score = translator.score(text, hypothesis.text)
                     assert score.normalised == pytest.approx(hypothesis.score, abs=1e-4)
                     assert sum(score.token_log_probabilities) == pytest.approx(score.log_probability)
-        assert compared > 3
+        assert compared >= 3
 
 
 def test_n_best_is_as_wide_as_it_has_to_be(make_translator: MakeTranslator) -> None:
