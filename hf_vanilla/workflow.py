@@ -85,7 +85,8 @@ def translate_split(run: Path, recipe: Recipe, split: str) -> tuple[list[Pair], 
     if not corpora:
         raise InvalidDataError(f"{run / RECIPE}: has no data.{split}; measure another split")
     pairs = list(read_pairs(corpora))
-    return pairs, Translator.from_pretrained(run).translate([pair.source for pair in pairs])
+    translator, prefixes = Translator.from_pretrained(run), [pair.prefix for pair in pairs]
+    return pairs, translate_each(translator, [pair.source for pair in pairs], prefixes)
 
 
 def score(recipe: Recipe, translations: Sequence[str], pairs: Sequence[Pair]) -> Scores:
@@ -114,14 +115,30 @@ def average(run: Path, number: int, which: str) -> list[Path]:
 
 
 def greedy_translations(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: Sequence[Sequence[str]]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    sources: Sequence[Sequence[str]],
+    prefixes: Sequence[str],
 ) -> list[str]:
     """Quick translations for validations during training. Every process makes its share of them."""
     state = PartialState()
     options: dict[str, Any] = {"num_beams": 1, "length_penalty_type": None}
     translator = Translator(model, tokenizer)
     if isinstance(model, FSDPModule):  # each call gathers weights from all processes, so all must make the same calls
-        return translator.translate(sources, **options)
-    mine = sources[state.process_index :: state.num_processes]
-    shares = gather_object([translator.translate(mine, **options)])
+        return translate_each(translator, sources, prefixes, **options)
+    mine = slice(state.process_index, None, state.num_processes)
+    shares = gather_object([translate_each(translator, sources[mine], prefixes[mine], **options)])
     return [shares[index % state.num_processes][index // state.num_processes] for index in range(len(sources))]
+
+
+def translate_each(
+    translator: Translator, sources: Sequence[Sequence[str]], prefixes: Sequence[str], **options: Any
+) -> list[str]:
+    """Translations of sources that may have different prefixes, in their order: all of one prefix together."""
+    translations = [""] * len(sources)
+    for prefix in dict.fromkeys(prefixes):
+        places = [place for place, other in enumerate(prefixes) if other == prefix]
+        found = translator.translate([sources[place] for place in places], prefix=prefix, **options)
+        for place, translation in zip(places, found, strict=True):
+            translations[place] = translation
+    return translations

@@ -112,5 +112,5 @@ def test_processes_that_hold_a_model_together_make_the_same_calls(monkeypatch: p
     monkeypatch.setattr(workflow, "gather_object", lambda shares: shares * 2)
     monkeypatch.setattr(workflow, "PartialState", lambda: SimpleNamespace(process_index=0, num_processes=2))
     for model in (whole, sharded):
-        assert len(greedy_translations(model, None, [["a"], ["b"], ["c"], ["d"]])) == 4
+        assert len(greedy_translations(model, None, [["a"], ["b"], ["c"], ["d"]], [""] * 4)) == 4
     assert translated == [2, 4]

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from .batching import Key
 from .corpus import Pair
 from .errors import InvalidDataError
+from .mixing import Mixture
 from .subword_dropout import SubwordDropout, Words, hashed
 from .tokenizer import Encoder
 
@@ -133,17 +134,56 @@ def lengths_of(dataset: datasets.Dataset) -> np.ndarray:
     return np.stack([np.concatenate([np.diff(chunk.offsets) for chunk in column.chunks]) for column in columns], 1)
 
 
-class TrainingPairs(Dataset[dict[str, list[int]]]):
-    """Encoded pairs by (epoch, index), segmented anew in each epoch if there is BPE-dropout."""
+def prefixes_of(dataset: datasets.Dataset) -> list[str]:
+    """The prefix of every pair: none in files that earlier versions wrote."""
+    return dataset["prefix"][:] if "prefix" in dataset.column_names else [""] * len(dataset)
 
-    def __init__(self, dataset: datasets.Dataset, dropout: SubwordDropout | None = None, seed: int = 0):
+
+def sizes_of(dataset: datasets.Dataset, corpora: int) -> np.ndarray:
+    """How many pairs there are of each corpus."""
+    sizes = np.zeros(corpora, np.int64)
+    for chunk in dataset.data.column("corpus").chunks:
+        sizes += np.bincount(chunk, minlength=corpora)
+    return sizes
+
+
+def mixture_of(dataset: datasets.Dataset, weights: Sequence[float | None], seed: int = 0) -> Mixture | None:
+    """What an epoch consists of, if the corpora have weights. (With one corpus, a weight changes nothing.)"""
+    given = [weight for weight in weights if weight is not None]
+    if len(given) < 2:
+        return None
+    sizes = sizes_of(dataset, len(weights))
+    for number, size in enumerate(sizes):
+        if not size:
+            raise InvalidDataError(
+                f"data.train[{number}]: none of its pairs can be used, as they are empty or too long, so it cannot "
+                f"have its share (weight: {weights[number]:g}); correct it, or take it out"
+            )
+    return Mixture(sizes.tolist(), given, seed)
+
+
+class TrainingPairs(Dataset[dict[str, list[int]]]):
+    """
+    Encoded pairs by epoch and index, segmented anew in each epoch if there is BPE-dropout.
+
+    With a `mixture` the index is a place in the epoch, where the same pair may have several.
+    """
+
+    def __init__(
+        self,
+        dataset: datasets.Dataset,
+        dropout: SubwordDropout | None = None,
+        seed: int = 0,
+        mixture: Mixture | None = None,
+    ):
         columns = WORD_COLUMNS if dropout else ("source_ids", "target_ids")
         self.dataset = dataset.select_columns(columns).with_format("arrow" if dropout else None)
         self.dropout = dropout
         self.seed = seed
+        self.mixture = mixture
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self.dataset) if self.mixture is None else len(self.mixture)
 
     def __getitem__(self, key: Key) -> dict[str, list[int]]:
         (example,) = self.__getitems__([key])
@@ -152,7 +192,7 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
     def __getitems__(self, keys: Sequence[Key]) -> list[dict[str, list[int]]]:
         """A whole batch. PyTorch's DataLoader calls this if it is there; it is much faster than row by row."""
         epochs, indices = np.array(keys).T
-        rows = self.dataset[indices]
+        rows = self.dataset[self._rows(epochs, indices)]
         if self.dropout:
             sides = [
                 self.dropout(rows[name].combine_chunks(), self._seeds(epochs, indices, side))
@@ -164,18 +204,27 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
-        """(N, 2): source and target length of every pair; with BPE-dropout a function from the epoch to these."""
-        return lengths_of(self.dataset) if self.dropout is None else partial(self._lengths_in, self.dropout)
+        """(N, 2): source and target length of every pair; or a function from the epoch to these, if they change."""
+        if self.dropout:
+            return partial(self._lengths_with_dropout, self.dropout)
+        lengths = lengths_of(self.dataset)
+        return lengths if self.mixture is None else lambda epoch: lengths[self._rows(epoch, np.arange(len(self)))]
 
-    def _lengths_in(self, dropout: SubwordDropout, epoch: int) -> np.ndarray:
-        lengths = np.empty((len(self), 2), np.int32)
+    def _lengths_with_dropout(self, dropout: SubwordDropout, epoch: int) -> np.ndarray:
+        rows = self._rows(epoch, np.arange(len(self)))
+        indices = np.argsort(rows, kind="stable")  # so that the file is read from its beginning to its end
+        in_order, lengths = rows[indices], np.empty((len(self), 2), np.int32)
         for side, name in enumerate(WORD_COLUMNS):
             start = 0
             for texts in self.dataset.data.column(name).chunks:
-                indices = np.arange(start, start + len(texts))
-                lengths[indices, side] = dropout.lengths(texts, self._seeds(epoch, indices, side))
+                first, last = in_order.searchsorted([start, start + len(texts)])
+                there = indices[first:last]
+                lengths[there, side] = dropout.lengths(texts.take(rows[there] - start), self._seeds(epoch, there, side))
                 start += len(texts)
         return lengths
+
+    def _rows(self, epochs: np.ndarray | int, indices: np.ndarray) -> np.ndarray:
+        return indices if self.mixture is None else self.mixture.rows(epochs, indices)
 
     def _seeds(self, epochs: np.ndarray | int, indices: np.ndarray, side: int) -> np.ndarray:
         return hashed(self.seed, epochs, indices, side)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .corpus import Pair
+from .corpus import Corpus, Pair
 from .errors import InvalidDataError
 
 TokenizerKind = Literal["bpe", "character", "word"]
@@ -51,8 +51,13 @@ class Columns:
     target: str | None = None
 
     @classmethod
+    def in_corpus(cls, corpus: Corpus) -> "Columns":
+        symbols = [what.separator if what else None for what in (*corpus.source_symbols, corpus.target_symbols)]
+        return cls(tuple(symbols[:-1]), symbols[-1])
+
+    @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast) -> "Columns | None":
-        """As saved in tokenizer_config.json. Tokenizers of earlier versions, and of others, say nothing: all is text."""
+        """What is saved in tokenizer_config.json. None, if an earlier version or others made the tokenizer."""
         saved = tokenizer.init_kwargs.get("columns")
         return cls(tuple(saved["source"]), saved["target"]) if saved else None
 
@@ -107,11 +112,24 @@ def symbols_in(pairs: Iterable[Pair], columns: Columns) -> list[str]:
     """All symbols in the columns that have symbols, each with its separator in front, the most frequent first."""
     counts: Counter[str] = Counter()
     separators = *columns.source, columns.target
-    for pair in pairs:
-        for text, separator in zip((*pair.source, pair.target), separators, strict=True):
-            if separator is not None:
-                counts.update(cut(text, separator))
+    if any(separators):
+        for pair in pairs:
+            for text, separator in zip((*pair.source, pair.target), separators, strict=True):
+                if separator is not None:
+                    counts.update(cut(text, separator))
     return sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+
+
+def texts_in(pairs: Iterable[Pair], columns: Columns) -> Iterator[str]:
+    """All text that is spelt: columns without symbols, and prefixes that are no tags, as `Encoder` puts them."""
+    for pair in pairs:
+        prefix = "" if TAG.fullmatch(pair.prefix) else pair.prefix
+        for number, (text, separator) in enumerate(zip(pair.source, columns.source, strict=True)):
+            before = "" if number else prefix
+            if separator is None or before:
+                yield before + (text if separator is None else "")
+        if columns.target is None:
+            yield pair.target
 
 
 def cut(text: str, separator: str) -> list[str]:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast, Seq2SeqTrainingArguments
 
 from ..data.batching import TokenBudgetBatches
 from ..data.corpus import read_pairs
-from ..data.dataset import PairCollator, TrainingPairs, lengths_of
+from ..data.dataset import PairCollator, TrainingPairs, lengths_of, mixture_of, sizes_of
 from ..data.quality import Finding, Split, all_findings
 from ..data.tokenizer import BYTES, Encoder
 from ..files import free_space
@@ -77,6 +77,7 @@ class Plan:
     arguments: Seq2SeqTrainingArguments
     prepared: Prepared
     model: VanillaForConditionalGeneration
+    examples: TrainingPairs
     batches: TokenBudgetBatches
     unseen: Mapping[str, np.ndarray]  # lengths of the other splits, in tokens
 
@@ -160,16 +161,21 @@ def _plan(recipe: Recipe, arguments: Seq2SeqTrainingArguments, prepared: Prepare
     unseen = {"validation": lengths_of(prepared.validation)}
     if recipe.data.test:
         encoder, pairs = Encoder(prepared.tokenizer), list(read_pairs(recipe.data.test))
-        ids = encoder.sources([pair.source for pair in pairs]), encoder.targets([pair.target for pair in pairs])
+        sources = encoder.sources([pair.source for pair in pairs], [pair.prefix for pair in pairs])
+        ids = sources, encoder.targets([pair.target for pair in pairs])
         unseen["test"] = np.array([[len(a), len(b)] for a, b in zip(*ids, strict=True)])
+    mixture = mixture_of(prepared.train, [corpus.weight for corpus in recipe.data.train], arguments.seed)
+    examples = TrainingPairs(prepared.train, mixture=mixture)
     batches = TokenBudgetBatches(
-        lengths_of(prepared.train), recipe.training.max_tokens, per_step=arguments.gradient_accumulation_steps
+        examples.lengths, recipe.training.max_tokens, per_step=arguments.gradient_accumulation_steps
     )
-    return Plan(recipe, arguments, prepared, model, batches, unseen)
+    return Plan(recipe, arguments, prepared, model, examples, batches, unseen)
 
 
 def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
     facts: dict[str, Any] = {f"{name} pairs": f"{number:,}" for name, number in pairs.items()}
+    if said := "; ".join(_mixture(plan)):
+        facts["mixture"] = said
     for side, name in enumerate(("source", "target")):
         low, high = np.percentile(plan.lengths[:, side], (50, 99))
         facts[f"{name} tokens"] = (
@@ -183,9 +189,20 @@ def _facts(plan: Plan, pairs: Mapping[str, int]) -> dict[str, Any]:
     return facts
 
 
+def _mixture(plan: Plan) -> Iterator[str]:
+    """What each corpus of the training pairs contributes, if they have weights or prefixes."""
+    corpora, mixture = plan.recipe.data.train, plan.examples.mixture
+    if len(corpora) > 1 and any(corpus.prefix or corpus.weight for corpus in corpora):
+        sizes = sizes_of(plan.prepared.train, len(corpora))
+        wanted = sizes if mixture is None else mixture.wanted
+        for number, (corpus, size, pairs) in enumerate(zip(corpora, sizes, wanted, strict=True)):
+            times = f", each {pairs / size:.1f} times" if pairs > size else ""
+            prefix = f", after {corpus.prefix!r}" if corpus.prefix else ""
+            yield f"{pairs / wanted.sum():.1%} of an epoch from data.train[{number}] ({pairs:,} pairs{times}{prefix})"
+
+
 def _measured(plan: Plan) -> dict[str, Any]:
     """The time and memory of a training, estimated from a few of its steps."""
-    examples = TrainingPairs(plan.prepared.train)
     collate = PairCollator(plan.prepared.tokenizer.pad_token_id)
     device = plan.arguments.device
     model = plan.model.to(device).train()
@@ -193,7 +210,7 @@ def _measured(plan: Plan) -> dict[str, Any]:
     seconds = []
     for keys in islice(plan.batches, TIMED_STEPS + 1):
         started = time.perf_counter()
-        inputs = {name: tensor.to(device) for name, tensor in collate([examples[key] for key in keys]).items()}
+        inputs = {name: tensor.to(device) for name, tensor in collate([plan.examples[key] for key in keys]).items()}
         with torch.autocast(device.type, torch.bfloat16, enabled=plan.arguments.bf16):
             model(**inputs, skip_logits=True).loss.backward()
         optimizer.step()

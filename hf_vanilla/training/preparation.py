@@ -7,7 +7,6 @@ began with: not if files moved or changed, and not if the encoded pairs were del
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -17,10 +16,10 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..data.contents import Checksums, Contents, changes, contents_of
-from ..data.corpus import Corpus, read_pairs
-from ..data.dataset import LengthLimits, encode_corpus, lengths_of
+from ..data.corpus import read_pairs
+from ..data.dataset import LengthLimits, encode_corpora, lengths_of
 from ..data.errors import InvalidDataError
-from ..data.tokenizer import train_tokenizer
+from ..data.tokenizer import Columns, symbols_in, texts_in, train_tokenizer
 from ..files import write_whole
 from ..messages import say
 from ..run_directory import DATA, PREPARED, RECIPE, TOKENIZER, WEIGHTS, checkpoints_of
@@ -174,13 +173,19 @@ def make_tokenizer(recipe: Recipe, run: Path, record: Record, is_begun: bool) ->
         for split in SPLITS:  # what was encoded has the ids of another tokenizer
             encoded_file(run, split).unlink(missing_ok=True)
         record.encoded = {}
-        section = recipe.tokenizer
-        texts = texts_of(recipe.data.train)
-        save_tokenizer(train_tokenizer(texts, section.kind, section.vocab_size, section.lowercase), run)
+        save_tokenizer(new_tokenizer(recipe), run)
     elif place != run:
         save_tokenizer(AutoTokenizer.from_pretrained(place), run)
     record.tokenizer = checksum_of_tokenizer(AutoTokenizer.from_pretrained(run))
     record.write(run)
+
+
+def new_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
+    section, corpora = recipe.tokenizer, recipe.data.train
+    columns = Columns.in_corpus(corpora[0])
+    texts, symbols = texts_in(read_pairs(corpora), columns), symbols_in(read_pairs(corpora), columns)
+    prefixes = sorted({corpus.prefix for corpus in corpora} - {""})
+    return train_tokenizer(texts, section.kind, section.vocab_size, section.lowercase, columns, symbols, prefixes)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, run: Path) -> None:
@@ -211,7 +216,7 @@ def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
         limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
         tokenizer = AutoTokenizer.from_pretrained(run)
         dropout = recipe.tokenizer.dropout if split == "train" else 0.0
-        pairs, skipped = encode_corpus(read_pairs(getattr(recipe.data, split)), tokenizer, limits, file, dropout)
+        pairs, skipped = encode_corpora(getattr(recipe.data, split), tokenizer, limits, file, dropout)
         record.encoded[split] = summary_of(pairs)
         if before and before != record.encoded[split]:
             file.unlink()
@@ -242,9 +247,3 @@ def summary_of(pairs: datasets.Dataset) -> dict[str, Any]:
         for chunk in chunks:
             digest.update(chunk.flatten().to_numpy())
     return {"pairs": len(pairs), "ids": digest.hexdigest()}
-
-
-def texts_of(corpora: Iterable[Corpus]) -> Iterator[str]:
-    for pair in read_pairs(corpora):
-        yield from pair.source
-        yield pair.target

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from ..data.batching import TokenBudgetBatches
-from ..data.dataset import PairCollator, TrainingPairs, subword_dropout_of
+from ..data.dataset import PairCollator, TrainingPairs, mixture_of, prefixes_of, subword_dropout_of
 from ..files import write_whole
 from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
@@ -38,7 +38,7 @@ from .saving import newest_whole_checkpoint, only_writer, unfinished
 from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
 
-Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]]], list[str]]
+Translate = Callable[[PreTrainedModel, PreTrainedTokenizerFast, Sequence[Sequence[str]], Sequence[str]], list[str]]
 Score = Callable[[Sequence[str], Sequence[str]], Mapping[str, Any]]
 
 
@@ -47,7 +47,7 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
     Train what the recipe says into the directory `run`, or go on with the training there.
 
     Args:
-        translate: Translates the validation sources.
+        translate: Translates the validation sources, of which each has a prefix, which may be empty.
         score: Compares these translations with the references.
     """
     refuse_unsupported_systems()
@@ -120,15 +120,18 @@ def make_trainer(
     dropout = subword_dropout_of(prepared.train) if recipe.tokenizer.dropout else None
     processes = PartialState().num_processes
     sources, references = prepared.validation["source"][:], prepared.validation["target"][:]
+    prefixes = prefixes_of(prepared.validation)
 
     def validate(model: PreTrainedModel) -> dict[str, Any]:
-        translations = translate(model, tokenizer, sources)
-        for source, translation in list(zip(sources, translations, strict=True))[: section.sample_translations]:
-            say(f"  {' | '.join(source)} -> {translation}")
+        translations = translate(model, tokenizer, sources, prefixes)
+        samples = list(zip(prefixes, sources, translations, strict=True))[: section.sample_translations]
+        for prefix, source, translation in samples:
+            say(f"  {prefix}{' | '.join(source)} -> {translation}")
         return {key: value for key, value in score(translations, references).items() if isinstance(value, float)}
 
     patience = section.early_stopping_patience
-    train_pairs = TrainingPairs(prepared.train, dropout, arguments.seed)
+    mixture = mixture_of(prepared.train, [corpus.weight for corpus in recipe.data.train], arguments.seed)
+    train_pairs = TrainingPairs(prepared.train, dropout, arguments.seed, mixture)
     eval_pairs = TrainingPairs(prepared.validation)
     batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, seed=arguments.seed)
     train_batches = batches(train_pairs.lengths, per_step=processes * arguments.gradient_accumulation_steps)

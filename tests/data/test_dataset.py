@@ -1,8 +1,11 @@
 """Pairs come back from the memory-mapped file as they were, what is left out is counted, and memory does not grow."""
 
+import hashlib
+import json
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import datasets
@@ -16,8 +19,10 @@ from hf_vanilla.data.dataset import (
     LengthLimits,
     PairCollator,
     TrainingPairs,
-    encode_corpus,
+    encode_corpora,
     lengths_of,
+    mixture_of,
+    prefixes_of,
     subword_dropout_of,
 )
 from hf_vanilla.data.errors import InvalidDataError
@@ -33,8 +38,8 @@ def pairs(*texts: tuple[str, str]) -> list[Pair]:
 
 
 def test_ids_and_lengths_are_those_of_the_tokenizer(tmp_path: Path) -> None:
-    dataset, skipped = encode_corpus(
-        pairs(*zip(TEXTS[::2], TEXTS[1::2], strict=True)), TOKENIZER, LIMITS, tmp_path / "a"
+    dataset, skipped = encode_corpora(
+        [pairs(*zip(TEXTS[::2], TEXTS[1::2], strict=True))], TOKENIZER, LIMITS, tmp_path / "a"
     )
     assert str(skipped) == "none"
     assert dataset["source_ids"][:] == TOKENIZER(TEXTS[::2])["input_ids"]
@@ -45,7 +50,7 @@ def test_ids_and_lengths_are_those_of_the_tokenizer(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_counted_and_its_first_place_named(tmp_path: Path) -> None:
     texts = [("a dog", "x"), ("", "x"), ("  ", "y"), ("a dog", "\t"), ("xyz xyz xyz xyz", "x"), ("x", "zzzzzzzzz")]
-    dataset, skipped = encode_corpus(pairs(*texts), TOKENIZER, LIMITS, tmp_path / "a")
+    dataset, skipped = encode_corpora([pairs(*texts)], TOKENIZER, LIMITS, tmp_path / "a")
     assert len(dataset) == 1
     assert str(skipped) == (
         "2 with an empty source (first: file:2); 1 with an empty target (first: file:4); "
@@ -55,14 +60,14 @@ def test_what_is_left_out_is_counted_and_its_first_place_named(tmp_path: Path) -
 
 def test_thousands_that_are_left_out_leave_no_empty_part(tmp_path: Path) -> None:
     texts = [("a dog", "x")] * 1000 + [("xyz xyz xyz xyz", "x")] * 3
-    dataset, _ = encode_corpus(pairs(*texts), TOKENIZER, LIMITS, tmp_path / "a")
+    dataset, _ = encode_corpora([pairs(*texts)], TOKENIZER, LIMITS, tmp_path / "a")
     assert len(dataset) == 1000
     assert [len(part) for part in dataset.data.column("source_ids").chunks] == [1000]
 
 
 def test_nothing_left_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataError, match=r"no pair is left to use; skipped: 1 with an empty source"):
-        encode_corpus(pairs(("", "x")), TOKENIZER, LIMITS, tmp_path / "a")
+        encode_corpora([pairs(("", "x"))], TOKENIZER, LIMITS, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -72,12 +77,12 @@ def test_an_error_in_the_middle_leaves_no_finished_file(tmp_path: Path) -> None:
         raise InvalidDataError("file:2: broken")
 
     with pytest.raises(InvalidDataError, match="file:2: broken"):
-        encode_corpus(breaking(), TOKENIZER, LIMITS, tmp_path / "a")
+        encode_corpora([breaking()], TOKENIZER, LIMITS, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
 def encoded_for_dropout(file: Path, copies: int = 1) -> datasets.Dataset:
-    dataset, _ = encode_corpus(pairs(*zip(TEXTS, TEXTS, strict=True)) * copies, TOKENIZER, LIMITS, file, 0.5)
+    dataset, _ = encode_corpora([pairs(*zip(TEXTS, TEXTS, strict=True)) * copies], TOKENIZER, LIMITS, file, 0.5)
     return dataset
 
 
@@ -126,8 +131,8 @@ def test_workers_that_share_no_memory_draw_the_same(tmp_path: Path) -> None:
 def test_an_epoch_is_planned_in_less_than_a_hundredth_of_its_training(tmp_path: Path) -> None:
     """Of the time that 18,000 target tokens per second take, as on a CPU."""
     texts = [" ".join(TEXTS[(n + k) % 4] for k in range(8)) for n in range(1000)]
-    dataset, _ = encode_corpus(
-        pairs(*zip(texts, texts, strict=True)), TOKENIZER, LengthLimits(200, 200), tmp_path / "a", 0.1
+    dataset, _ = encode_corpora(
+        [pairs(*zip(texts, texts, strict=True))], TOKENIZER, LengthLimits(200, 200), tmp_path / "a", 0.1
     )
     examples = TrainingPairs(datasets.concatenate_datasets([dataset] * 50), subword_dropout_of(dataset))
     batches = TokenBudgetBatches(examples.lengths, 4096)
@@ -138,13 +143,94 @@ def test_an_epoch_is_planned_in_less_than_a_hundredth_of_its_training(tmp_path: 
     assert planned < 0.01 * examples.lengths(1)[:, 1].sum() / 18_000
 
 
+@pytest.mark.parametrize(("rate", "number", "checksum"), [(0.0, 8, "2326523559380b43"), (0.2, 16, "5d6058b1c841e20e")])
+def test_without_weights_the_batches_are_those_of_earlier_versions(
+    rate: float, number: int, checksum: str, tmp_path: Path
+) -> None:
+    """Recorded with the version before there were weights: a training goes on with the same examples and tokens."""
+    texts = [" ".join(TEXTS[(n + k) % 4] for k in range(n % 5 + 1)) for n in range(80)]
+    every_pair = pairs(*pairwise(texts))
+    dataset, _ = encode_corpora([every_pair], TOKENIZER, LengthLimits(200, 200), tmp_path / "a", rate)
+    examples = TrainingPairs(dataset, subword_dropout_of(dataset) if rate else None, 7, mixture_of(dataset, [None]))
+    batches = TokenBudgetBatches(examples.lengths, 150, per_step=2, seed=7)
+    seen = []
+    for epoch in range(2):
+        batches.set_epoch(epoch)
+        seen += [[keys, examples.__getitems__(keys)] for keys in batches]
+    assert len(batches) == number
+    assert hashlib.sha256(json.dumps(seen).encode()).hexdigest().startswith(checksum)
+
+
+def weighted(file: Path, dropout: float = 0.0) -> datasets.Dataset:
+    """40 pairs of one corpus and 31 of another."""
+    corpora = [
+        pairs(*[(TEXTS[n % 2], f"{n}") for n in range(40)]),
+        pairs(*[(TEXTS[2 + n % 2], "b") for n in range(31)]),
+    ]
+    return encode_corpora(corpora, TOKENIZER, LIMITS, file, dropout)[0]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_with_weights_each_epoch_has_its_shares_in_batches_of_the_right_lengths(dropout: float, tmp_path: Path) -> None:
+    dataset = weighted(tmp_path / "a", dropout)
+    segmentations = subword_dropout_of(dataset) if dropout else None
+    examples = TrainingPairs(dataset, segmentations, 5, mixture_of(dataset, [3, 1], 5))
+    batches = TokenBudgetBatches(examples.lengths, 60, seed=5)
+    assert callable(examples.lengths)
+    for epoch in range(3):
+        batches.set_epoch(epoch)
+        seen = [example for keys in batches for example in examples.__getitems__(keys)]
+        texts = [TOKENIZER.decode(example["input_ids"], skip_special_tokens=True) for example in seen]
+        of_first = sum(text in TEXTS[:2] for text in texts)
+        assert len(texts) == len(examples) == 31 + 93
+        assert abs(of_first - 0.75 * len(texts)) <= 1
+        for index, (source, target) in enumerate(examples.lengths(epoch)):
+            example = examples[epoch, index]
+            assert (len(example["input_ids"]), len(example["labels"])) == (source, target)
+
+
+def test_a_pair_that_comes_twice_in_an_epoch_is_segmented_anew(tmp_path: Path) -> None:
+    dataset = weighted(tmp_path / "a", 0.4)
+    examples = TrainingPairs(dataset, subword_dropout_of(dataset), 5, mixture_of(dataset, [30, 1], 5))
+    seen = {tuple(examples[0, index]["input_ids"]) for index in range(800)}
+    assert len(seen) > 10  # of two sources
+
+
+def test_a_corpus_of_which_nothing_is_left_cannot_have_its_share(tmp_path: Path) -> None:
+    dataset, _ = encode_corpora([pairs(("a dog", "x")), pairs(("", "x"))], TOKENIZER, LIMITS, tmp_path / "a")
+    with pytest.raises(InvalidDataError, match=r"data.train\[1\]: none of its pairs .* share \(weight: 0.5\)"):
+        mixture_of(dataset, [1.0, 0.5])
+
+
+def test_pairs_keep_their_prefix_and_their_ids_have_it(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer([*TEXTS, "auf Deutsch: "], "bpe", 330, prefixes=["<2de>", "auf Deutsch: "])
+    corpora = [[Pair(("two dogs",), "x", "", prefix)] for prefix in ("<2de>", "", "auf Deutsch: ")]
+    dataset, _ = encode_corpora(corpora, tokenizer, LengthLimits(30, 30), tmp_path / "a", 0.5)
+    assert prefixes_of(dataset) == ["<2de>", "", "auf Deutsch: "]
+    assert dataset["source"][:] == [["two dogs"]] * 3
+    assert dataset["corpus"][:] == [0, 1, 2]
+    expected = ["<2de> two dogs", "two dogs", "auf Deutsch: two dogs"]
+    dropped = TrainingPairs(dataset, subword_dropout_of(dataset))
+    for number, text in enumerate(expected):
+        for ids in (dataset["source_ids"][number], dropped[0, number]["input_ids"]):
+            assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_a_file_of_an_earlier_version_has_no_prefixes(tmp_path: Path) -> None:
+    dataset, _ = encode_corpora([pairs(("a dog", "x"), ("two", "y"))], TOKENIZER, LIMITS, tmp_path / "a")
+    earlier = dataset.remove_columns(["prefix", "corpus"])
+    assert prefixes_of(earlier) == ["", ""]
+    assert mixture_of(earlier, [None]) is None
+    assert TrainingPairs(earlier)[0, 1] == TrainingPairs(dataset)[0, 1]
+
+
 @pytest.mark.parametrize("what", ["column", "file"])
 def test_data_without_what_dropout_needs_is_refused(what: str, tmp_path: Path) -> None:
     dataset = encoded_for_dropout(tmp_path / "train.arrow")
     if what == "file":
         (tmp_path / "train.segmentations.arrow").unlink()
     else:
-        dataset, _ = encode_corpus(pairs(("a dog", "x")), TOKENIZER, LIMITS, tmp_path / "train.arrow")
+        dataset, _ = encode_corpora([pairs(("a dog", "x"))], TOKENIZER, LIMITS, tmp_path / "train.arrow")
     with pytest.raises(InvalidDataError, match=r"train.arrow: was not encoded for BPE-dropout .* new directory"):
         subword_dropout_of(dataset)
 
@@ -161,13 +247,13 @@ GROWING = """
 import resource, sys
 from pathlib import Path
 from hf_vanilla.data.corpus import Pair
-from hf_vanilla.data.dataset import LengthLimits, encode_corpus, lengths_of
+from hf_vanilla.data.dataset import LengthLimits, encode_corpora, lengths_of
 from hf_vanilla.data.tokenizer import train_tokenizer
 
 tokenizer = train_tokenizer(["abc def"] * 9, "character")
 count, text = int(sys.argv[2]), "abc def " * 60
 pairs = (Pair((text,), text, str(number)) for number in range(count))
-dataset, _ = encode_corpus(pairs, tokenizer, LengthLimits(600, 600), Path(sys.argv[1]))
+dataset, _ = encode_corpora([pairs], tokenizer, LengthLimits(600, 600), Path(sys.argv[1]))
 assert len(lengths_of(dataset)) == count
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

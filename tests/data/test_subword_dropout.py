@@ -10,7 +10,7 @@ import pytest
 
 from hf_vanilla.data import subword_dropout
 from hf_vanilla.data.subword_dropout import MAX_WAYS, MAX_WORD_LENGTH, MIN_WAYS, SubwordDropout, Words, hashed, ranges
-from hf_vanilla.data.tokenizer import train_tokenizer
+from hf_vanilla.data.tokenizer import Columns, Encoder, train_tokenizer
 
 TEXTS = ["a small dog runs .", "ein kleiner Hund rennt .", "two dogs are running in 2024 !", "zwei Hunde rennen ."] * 5
 TOKENIZER = train_tokenizer(TEXTS, "bpe", vocab_size=350)
@@ -22,8 +22,8 @@ def seeds(number: int) -> np.ndarray:
 
 def written(file: Path, texts: Sequence[str | list[str]], rate: float) -> tuple[SubwordDropout, pa.ListArray]:
     """A corpus of sources, which may have several parts, as it is encoded."""
-    words = Words(TOKENIZER, rate)
-    numbers = [words.of([text] if isinstance(text, str) else text) for text in texts]
+    words, encoder = Words(TOKENIZER, rate), Encoder(TOKENIZER)
+    numbers = [words.of(encoder.source_pieces([text] if isinstance(text, str) else text)) for text in texts]
     words.write(file)
     return SubwordDropout(file), pa.array(numbers, pa.list_(pa.int32()))
 
@@ -108,13 +108,13 @@ def test_a_word_has_as_many_ways_as_it_occurs_within_limits(tmp_path: Path, monk
     monkeypatch.setattr(subword_dropout, "MIN_WAYS", 2)
     monkeypatch.setattr(subword_dropout, "MAX_WAYS", 5)
     dropout, _ = written(tmp_path / "a", ["a b c", "a b", "a b", *["a"] * 9], 0.3)
-    assert np.diff(dropout.first_way).tolist() == [1, 1, 5, 3, 2]  # <eos>, the separator, and the words
+    assert np.diff(dropout.first_way).tolist() == [5, 3, 2, 1]  # the words, and <eos>
 
 
 def test_every_way_is_drawn_as_often(tmp_path: Path) -> None:
     dropout, texts = written(tmp_path / "a", ["kleiner"] * 16_000, 0.3)
     ways, _ = dropout._drawn(texts, seeds(len(texts)))
-    counts = np.bincount(ways[::2] - 2, minlength=MAX_WAYS)  # every second word is <eos>
+    counts = np.bincount(ways[::2], minlength=MAX_WAYS)  # every second word is <eos>
     chi_square = ((counts - 16_000 / MAX_WAYS) ** 2 / (16_000 / MAX_WAYS)).sum()
     assert len(counts) == MAX_WAYS
     assert 75 < chi_square < 195  # 127 degrees of freedom: outside of this once in ten thousand times
@@ -141,3 +141,20 @@ def test_ranges_are_those_of_python() -> None:
     starts, lengths = np.array([5, 0, 7, 2]), np.array([2, 0, 3, 1])
     expected = [n for start, length in zip(starts, lengths, strict=True) for n in range(start, start + length)]
     assert ranges(starts, lengths).tolist() == expected
+
+
+def test_symbols_and_tags_stay_whole(tmp_path: Path) -> None:
+    columns = Columns((None, ";"), " ")
+    tokenizer = train_tokenizer(TEXTS, "bpe", 350, False, columns, [";dogs", ";rennen", " dogs", " Hund"], ["<2de>"])
+    words, encoder, source = Words(tokenizer, 0.4), Encoder(tokenizer), ["dogs Hund", "dogs;new;rennen"]
+    numbers = [words.of(encoder.source_pieces(source, "<2de>")), words.of(encoder.target_pieces("Hund dogs"))] * 20
+    words.write(tmp_path / "a")
+    found = SubwordDropout(tmp_path / "a")(pa.array(numbers, pa.list_(pa.int32())), seeds(40))
+    sources, targets = found[::2], found[1::2]
+    (whole,) = encoder.sources([source], "<2de>")
+    separator = whole.index(tokenizer.sep_token_id)
+    for ids in sources:
+        assert ids[0] == encoder.tag("<2de>")
+        assert ids[ids.index(tokenizer.sep_token_id) :] == whole[separator:]
+    assert len({tuple(ids) for ids in sources}) > 5  # the lemma is segmented anew
+    assert {tuple(ids) for ids in targets} == {tuple(encoder.targets(["Hund dogs"])[0])}

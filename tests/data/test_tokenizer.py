@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from hf_vanilla.data.tokenizer import SPECIAL_TOKENS, Encoder, TokenizerKind, train_tokenizer
 
 TEXTS = ["a small dog runs .", "ein kleiner Hund rennt .", "two dogs are running in 2024 !", "zwei Hunde rennen ."] * 5
-LOSSLESS: list[TokenizerKind] = ["bpe", "character", "hybrid"]
+LOSSLESS: list[TokenizerKind] = ["bpe", "character"]
 KINDS: list[TokenizerKind] = [*LOSSLESS, "word"]
 
 
@@ -69,21 +69,13 @@ def test_words_are_what_white_space_separates_and_the_rare_are_unknown() -> None
     assert tokens == ["b", "a", "<unk>", "</s>"]
 
 
-def test_a_hybrid_knows_frequent_words_and_spells_the_others() -> None:
-    pairs = ["ABATE", "AH B EY T", "BATE", "B EY T", "ATE", "EY T"]
-    basic = len(SPECIAL_TOKENS) + 256 + len(set("".join(pairs)))
-    tokenizer = train_tokenizer(pairs, "hybrid", vocab_size=basic + 3)
-    assert tokenizer.tokenize("AH B EY T") == [" ", "A", "H", " B", " EY", " T"]  # the three most frequent
-    assert tokenizer.tokenize("BATE") == [" ", "B", "A", "T", "E"]
-    assert tokenizer.tokenize("TÜ") == [" ", "T", "<0xC3>", "<0x9C>"]
-    assert len(tokenizer) == basic + 3
-
-
-@pytest.mark.parametrize("vocab_size", [1, 270, 10_000])
-def test_a_hybrid_of_any_size_loses_nothing(vocab_size: int) -> None:
-    tokenizer = train_tokenizer(TEXTS, "hybrid", vocab_size=vocab_size)
-    for text in [*TEXTS, "unseen wörds"]:
-        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+def test_a_tokenizer_of_words_and_characters_from_an_earlier_version_still_works() -> None:
+    """Kind "hybrid", made from CMUdict's words and phonemes: it knows frequent words and spells the others."""
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parent / "hybrid")
+    encoder = Encoder(tokenizer)
+    assert encoder.sources([["TÜ", "BATE"]]) == [[261, 266, 200, 161, 4, 261, 263, 262, 266, 264, 2]]
+    assert encoder.targets(["AH B EY T"]) == [[272, 270, 268, 269, 2]]
+    assert tokenizer.batch_decode(encoder.targets(["AH B EY T", "TÜ"]), skip_special_tokens=True) == ["AH B EY T", "TÜ"]
 
 
 def test_a_word_has_the_same_tokens_wherever_it_stands() -> None:

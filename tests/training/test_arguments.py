@@ -65,7 +65,7 @@ def make(prepared: Prepared, tmp_path: Path) -> Make:
         arguments = training_arguments(recipe, tmp_path / str(len(list(tmp_path.iterdir()))))
         set_seed(arguments.seed)
         model = new_model(recipe, prepared.tokenizer)
-        translate, score = (lambda model, tokenizer, sources: [""] * len(sources)), (lambda found, references: {})
+        translate, score = (lambda model, tokenizer, sources, _: [""] * len(sources)), (lambda found, references: {})
         return make_trainer(recipe, arguments, prepared, model, translate, score, StopOnSignal())
 
     return trainer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hf_vanilla.data.corpus import Pair
-from hf_vanilla.data.dataset import LengthLimits, encode_corpus
+from hf_vanilla.data.dataset import LengthLimits, encode_corpora
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.training.preparation import Prepared
 from hf_vanilla.training.ranks import NETWORK_DELAY, appears, differences
@@ -76,7 +76,7 @@ def test_ranks_compare_tokenizer_number_and_lengths(tmp_path: Path) -> None:
     def prepared(name: str, learnt_from: str, targets: list[str]) -> Prepared:
         tokenizer, limits = train_tokenizer([learnt_from], "character"), LengthLimits(20, 20)
         pairs = [Pair(("a b",), target, "") for target in targets]
-        encoded, _ = encode_corpus(pairs, tokenizer, limits, tmp_path / f"{name}.arrow")
+        encoded, _ = encode_corpora([pairs], tokenizer, limits, tmp_path / f"{name}.arrow")
         return Prepared(tokenizer, encoded, encoded)
 
     first = prepared("first", "a b c", ["a", "b c"]).checksums()

@@ -175,7 +175,7 @@ def test_what_decides_nothing_about_a_step_may_change(tmp_path: Path, change: st
     refuse_another_recipe(load_recipe(QUICKSTART, [without_end, change]), file)
 
 
-def nothing(model: Any, tokenizer: Any, sources: Sequence[Any]) -> list[str]:
+def nothing(model: Any, tokenizer: Any, sources: Sequence[Any], prefixes: Sequence[str]) -> list[str]:
     return ["" for _ in sources]
 
 

@@ -21,7 +21,7 @@ from transformers import Seq2SeqTrainingArguments
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.batching import TokenBudgetBatches
 from hf_vanilla.data.corpus import Pair
-from hf_vanilla.data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpus
+from hf_vanilla.data.dataset import LengthLimits, PairCollator, TrainingPairs, encode_corpora
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.run_directory import step_of
 from hf_vanilla.training.saving import SavingError, newest_whole_checkpoint, only_writer
@@ -35,7 +35,7 @@ def trainer_with_a_checkpoint(run: Path, limit: int) -> VanillaTrainer:
     """A trainer that has taken one step and saved it."""
     tokenizer = train_tokenizer(["a b c"], "character")
     pairs = [Pair(("a b",), "b c", str(number)) for number in range(4)]
-    encoded, _ = encode_corpus(pairs, tokenizer, LengthLimits(9, 9), run.parent / "pairs.arrow")
+    encoded, _ = encode_corpora([pairs], tokenizer, LengthLimits(9, 9), run.parent / "pairs.arrow")
     examples = TrainingPairs(encoded)
     batches = TokenBudgetBatches(examples.lengths, 64)
     config = VanillaConfig(
