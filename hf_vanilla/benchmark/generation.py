@@ -3,13 +3,14 @@
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.corpus import read_pairs
@@ -33,18 +34,25 @@ MAX_SOURCE_TOKENS = 2_000  # of a batch, for CTranslate2: in larger batches ther
 
 
 def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
-    """Sentences of the test set per second, and how many translations are the same as the first contender's."""
+    """
+    Sentences of the test set per second, and how many translations are the same as the first contender's.
+
+    The first contender is the plain search, so that "first / this" of the others of ours is what it costs to ask for
+    more: for scores, for several translations of each sentence, for translations that begin with given tokens.
+    """
     recipe = load_recipe(run / RECIPE)
     sources = [pair.source for pair in read_pairs(recipe.data.test or recipe.data.validation)][:sentences]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for what, options in SETTINGS.items():
             measure = partial(translate, run, sources, Path(folder), **options)
-            contenders = {
+            contenders: dict[str, Callable[[], Figures]] = {
                 "hf_vanilla": partial(measure, keeps_memory=True),
                 "transformers": partial(measure, by_peer=True),
                 "transformers, freed memory kept": partial(measure, by_peer=True, keeps_memory=True),
             }
+            if options["batch_size"] > 1:
+                contenders |= what_costs_more(partial(measure, keeps_memory=True), options["num_beams"])
             rows += measured_rows(what, contenders, rounds)
         measure = partial(translate_lines, run, sources, Path(folder))
         contenders = {"hf_vanilla, bfloat16": partial(measure, torch.bfloat16)}
@@ -53,6 +61,17 @@ def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
             contenders["CTranslate2, float32"] = measure
         rows += measured_rows("lines to lines, beam 5", contenders, rounds)
     return rows
+
+
+def what_costs_more(measure: Callable[..., Figures], num_beams: int) -> dict[str, Callable[[], Figures]]:
+    """Contenders that ask our search for more than a translation."""
+    contenders = {"with scores": partial(measure, return_sequence_scores=True)}
+    if num_beams > 1:
+        several = partial(measure, return_sequence_scores=True, num_return_sequences=num_beams)
+        contenders[f"{num_beams} best with scores"] = several
+    contenders["3 tokens given"] = partial(measure, beginning=three_tokens)
+    contenders["first halves given"] = partial(measure, beginning=first_half)
+    return {f"hf_vanilla, {what}": contender for what, contender in contenders.items()}
 
 
 @torch.no_grad()
@@ -64,11 +83,17 @@ def translate(
     batch_size: int,
     by_peer: bool = False,
     keeps_memory: bool = False,
+    beginning: Callable[[list[int]], list[int]] | None = None,
+    **more: Any,
 ) -> Figures:
     """
     Measure `generate()` on batches of sentences of about the same length.
 
     The first contender writes its translations to the folder `texts`, the others compare theirs with these.
+
+    Args:
+        beginning: Which tokens of the first contender's targets are given.
+        more: Further arguments of `generate()`.
     """
     if keeps_memory:  # as `hf-vanilla translate` does
         keep_freed_memory()
@@ -81,14 +106,44 @@ def translate(
         tokenizer.pad({"input_ids": ids[start : start + batch_size]}, return_tensors="pt")
         for start in range(0, len(ids), batch_size)
     ]
-    model.generate(**batches[0], num_beams=num_beams)
-    found = []
+    file = texts / f"{num_beams} {batch_size}.json"
+    tokens = file.with_suffix(".tokens.json")
+    if beginning:
+        prefixes = [beginning(target) for target in json.loads(tokens.read_text())]
+        for number, batch in enumerate(batches):
+            of_batch = prefixes[number * batch_size : (number + 1) * batch_size]
+            batch.update(padded_left(of_batch, tokenizer.pad_token_id))
+    model.generate(**batches[0], num_beams=num_beams, **more)
+    found: list[list[int]] = []
     started = time.perf_counter()
     for batch in batches:
-        found += model.generate(**batch, num_beams=num_beams).tolist()
+        outputs = model.generate(**batch, num_beams=num_beams, **more)
+        targets = outputs if isinstance(outputs, Tensor) else outputs.sequences
+        found += targets[:: more.get("num_return_sequences", 1)].tolist()
     seconds = time.perf_counter() - started
-    translations = tokenizer.batch_decode(found, skip_special_tokens=True)
-    return _figures(translations, seconds, texts / f"{num_beams} {batch_size}.json")
+    if not tokens.exists():
+        special = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+        tokens.write_text(json.dumps([[token for token in target if token not in special] for target in found]))
+    return _figures(tokenizer.batch_decode(found, skip_special_tokens=True), seconds, file)
+
+
+def three_tokens(target: list[int]) -> list[int]:
+    """After the start token."""
+    return target[:4]
+
+
+def first_half(target: list[int]) -> list[int]:
+    return target[: 1 + len(target) // 2]
+
+
+def padded_left(prefixes: list[list[int]], padding: int) -> dict[str, Tensor]:
+    """As `generate()` takes them, with a mask only where they are of different lengths."""
+    longest = max(map(len, prefixes))
+    given = {"decoder_input_ids": torch.tensor([[padding] * (longest - len(ids)) + ids for ids in prefixes])}
+    if min(map(len, prefixes)) < longest:
+        mask = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prefixes]
+        given["decoder_attention_mask"] = torch.tensor(mask)
+    return given
 
 
 def translate_lines(

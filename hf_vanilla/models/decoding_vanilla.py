@@ -72,7 +72,7 @@ class IncrementalDecoder:
         self.logits = linear_map(model.get_output_embeddings(), rows=rows)  # (B, W, D) -> (B, W, N)
         self.vocab_size = model.config.vocab_size
         self.positions = encoder_states[0, :0]
-        self.padding = torch.zeros(len(encoder_states), 1, dtype=torch.long, device=encoder_states.device)
+        self.padding: Tensor | None = None
         self.steps = self.length = 0
 
     def read(self, prefix: Tensor, mask: Tensor | None = None) -> None:
@@ -85,14 +85,14 @@ class IncrementalDecoder:
             prefix: (B, T).
             mask: (B, T), 0 for padding. The last tokens are none.
         """
-        mask = torch.ones_like(prefix) if mask is None else mask.long()
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        self.padding = prefix.shape[1] - 1 - positions[:, -1:]
+        is_token = torch.ones_like(prefix) if mask is None else mask.long()
+        positions = (is_token.cumsum(-1) - 1).clamp(min=0)
+        self.padding = None if mask is None else prefix.shape[1] - 1 - positions[:, -1:]
         self.steps = prefix.shape[1] - 1
         self._compute_positions(prefix.shape[1])
         if self.steps == 0:
             return
-        is_hidden = mask[:, None, None, :-1] == 0
+        is_hidden = is_token[:, None, None, :-1] == 0
         seen = self.ancestors.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -math.inf)
         visible = seen + seen.new_full((self.steps, self.steps), -math.inf).triu_(1)
         visible.diagonal(dim1=2, dim2=3).zero_()  # attention of padding to nothing would be NaN
@@ -106,7 +106,8 @@ class IncrementalDecoder:
         self.ancestors = torch.cat([self.ancestors, own], dim=-1)  # (B, 1, W, T)
         self._compute_positions(self.steps + 1)
         self.steps += 1
-        return self._states(tokens, self.steps - 1 - self.padding, self.ancestors)
+        position = self.steps - 1 if self.padding is None else self.steps - 1 - self.padding
+        return self._states(tokens, position, self.ancestors)
 
     def choose(self, hypotheses: Tensor) -> None:
         """Go on with these of each sentence: (B, W)."""
@@ -116,14 +117,14 @@ class IncrementalDecoder:
         """Go on with these sentences only. Only those that change their places are copied."""
         self.ancestors = self.ancestors[sentences]
         self.source_mask = self.source_mask[sentences]
-        self.padding = self.padding[sentences]
+        self.padding = None if self.padding is None else self.padding[sentences]
         places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
         for part in (*self.source, *self.tokens):
             part[:, places] = part[:, sentences[places]]
         self.of_source = self._of_source()
 
-    def _states(self, tokens: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        """Of new tokens: (B, W), (B, W or 1), (B, 1, W, T), 0 where they attend to a token -> (B, W, D)."""
+    def _states(self, tokens: Tensor, positions: Tensor | int, visible: Tensor) -> Tensor:
+        """Of new tokens: (B, W), (B, W or 1), (B, 1, W, T), which is 0 where they attend to a token -> (B, W, D)."""
         with one_thread_if_small(ops=tokens.numel() * self.decoder.config.d_model**2):
             states = self.embedding(tokens)
             states = states * math.sqrt(states.shape[-1]) + self.positions[positions]  # as `VanillaStack.embed`

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GenerationMixin, Seq2SeqTrainer
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.benchmark import beside, growth, rounds, start, training
+from hf_vanilla.benchmark import beside, generation, growth, rounds, start, training
 from hf_vanilla.benchmark.peak import operations_per_token
 from hf_vanilla.benchmark.peers import ctranslate2_with_the_weights_of, peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
@@ -170,9 +170,23 @@ def test_generation_is_measured_against_transformers(tmp_path: Path) -> None:
     train = ["train", str(QUICKSTART), *SMALL, *steps, "--output", str(tmp_path / "run")]
     succeed("from hf_vanilla_cli import main; main(sys.argv[1:])", *train)
     rows = measured("generation", str(tmp_path / "run"), "--sentences", "6")
-    assert len(rows) == (3 * 3 + 3) * 2
-    same = [row["median"] for row in rows if row["figure"] == "texts as the first" and "lines" not in row["what"]]
-    assert same == [6] * 9
+    assert len(rows) == (3 * 3 + 4 + 3 + 3) * 2
+    same = [row for row in rows if row["figure"] == "texts as the first" and "lines" not in row["what"]]
+    assert [row["median"] for row in same if "given" not in row["contender"]] == [6] * (3 * 3 + 2 + 1)
+    assert [row["median"] for row in same if "given" in row["contender"] and "greedy" in row["what"]] == [6] * 2
+
+
+def test_prefixes_are_padded_where_their_lengths_differ() -> None:
+    targets = [[0, 5, 6, 7, 8, 9], [0, 11, 12]]
+    assert [generation.three_tokens(target) for target in targets] == [[0, 5, 6, 7], [0, 11, 12]]
+    halves = [generation.first_half(target) for target in targets]
+    assert halves == [[0, 5, 6, 7], [0, 11]]
+    given = {name: rows.tolist() for name, rows in generation.padded_left(halves, padding=1).items()}
+    assert given == {
+        "decoder_input_ids": [[0, 5, 6, 7], [1, 1, 0, 11]],
+        "decoder_attention_mask": [[1, 1, 1, 1], [0, 0, 1, 1]],
+    }
+    assert list(generation.padded_left(halves[:1], padding=1)) == ["decoder_input_ids"]
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
