@@ -22,6 +22,9 @@ LOCK = ".lock"  # held by the process that writes the run
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+GENERATION_CONFIG = "generation_config.json"
+
+ALIGNMENT = "alignment"  # a key of the generation config: which attention map is an alignment, as chosen after training
 
 CHECKPOINT = "checkpoint-"  # followed by the step
 STATE = "trainer_state.json"  # in a checkpoint

@@ -1,9 +1,12 @@
 """What takes several stages: train a recipe and measure it, measure a run again, average its checkpoints."""
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
@@ -15,10 +18,13 @@ from .evaluation.card import write_card
 from .evaluation.curve import draw_learning_curve
 from .evaluation.measurements import Measurement, Sample, add_to_report, weights_of
 from .evaluation.metrics import References, report
+from .files import write_whole
+from .inference.alignment_choice import choose_alignment
 from .inference.translator import Translator
 from .messages import say
-from .run_directory import RECIPE, require_run
+from .run_directory import ALIGNMENT, GENERATION_CONFIG, RECIPE, require_run
 from .training.checkpoints import average_checkpoints
+from .training.preparation import read_prepared
 from .training.recipe import Recipe, RecipeError, load_recipe
 from .training.run import train
 from .training.saving import only_writer
@@ -26,6 +32,8 @@ from .training.saving import only_writer
 Scores = dict[str, float | str]
 
 SAMPLES = 3  # in the report and in the card
+ALIGNED_PAIRS = 200  # of the validation data, by which the attention map of alignments is chosen
+COUNTED_PAIRS = 20_000  # of the training data, for the statistics that it is compared with
 
 
 def check_scores(recipe: Recipe) -> None:
@@ -47,6 +55,7 @@ def train_and_measure(recipe: Recipe, run: Path) -> Scores:
         return {}
     with only_writer(run):
         update_card(run)  # a card from an earlier training has the scores of other weights
+        update_alignment(run)
         split = "test" if recipe.data.test else "validation"
         pairs, translations = translate_split(run, recipe, split)
         scores = score(recipe, translations, pairs)
@@ -63,6 +72,30 @@ def update_curve(run: Path) -> None:
         draw_learning_curve(run)
     except Exception as error:
         say(f"the learning curve could not be drawn (pip install 'hf_vanilla[plots]'?): {error}")
+
+
+def update_alignment(run: Path) -> None:
+    """Choose the attention map that is an alignment by the data of the run, which is finished also where that fails."""
+    try:
+        prepared = read_prepared(run)
+        sample, training = spread(prepared.validation, ALIGNED_PAIRS), spread(prepared.train, COUNTED_PAIRS)
+        choice = choose_alignment(
+            Translator.from_pretrained(run).model,
+            prepared.tokenizer,
+            list(zip(sample["source"], sample["target"], strict=True)),
+            list(zip(training["source"], training["target"], strict=True)),
+            source_ids=sample["source_ids"],
+        )
+        config = json.loads((run / GENERATION_CONFIG).read_text(encoding="utf-8")) | {ALIGNMENT: choice.as_dict()}
+        write_whole(run / GENERATION_CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
+    except Exception as error:
+        say(f"no attention map could be chosen for alignments: {error}")
+
+
+def spread(pairs: datasets.Dataset, number: int) -> dict[str, list[Any]]:
+    """The columns of at most `number` pairs, evenly from all of them."""
+    rows: dict[str, list[Any]] = pairs[:: math.ceil(len(pairs) / number)]
+    return rows
 
 
 def update_card(run: Path) -> None:
@@ -110,6 +143,7 @@ def average(run: Path, number: int, which: str) -> list[Path]:
     recipe = load_recipe(run / RECIPE)
     with only_writer(run):
         chosen = average_checkpoints(run, number, which, recipe.metric, recipe.greater_is_better)
+        update_alignment(run)
         update_card(run)
     return chosen
 

@@ -33,6 +33,7 @@ SOURCES = ("input_ids", "inputs_embeds", "encoder_outputs")
 SERVED = {
     *(*SOURCES, "attention_mask", "decoder_input_ids", "decoder_attention_mask"),
     *("max_length_beyond_source", "length_penalty_type", "transformers_version"),
+    "alignment",  # read by others, after the search
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
 }
