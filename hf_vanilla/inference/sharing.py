@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
@@ -21,7 +22,8 @@ class Processes:
         self.rank, self.number = 0, int(os.environ.get("WORLD_SIZE", "1"))
         self.group = None
         if self.number > 1:
-            self.rank = PartialState().process_index
+            PartialState(cpu=not torch.accelerator.is_available())
+            self.rank = dist.get_rank()
             self.group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
     @property

@@ -144,7 +144,9 @@ def test_the_check_says_what_each_corpus_contributes(recipe: Recipe, tmp_path: P
         "75.0% of an epoch from data.train[0] (60 pairs, each 1.5 times, after '<form>'); "
         "25.0% of an epoch from data.train[1] (20 pairs, after 'lemma of ')"
     )
-    assert "mixture" not in check(recipe_in(tmp_path, TEXT + RECIPE[RECIPE.index("tokenizer:") :]), tmp_path / "run").facts
+    assert (
+        "mixture" not in check(recipe_in(tmp_path, TEXT + RECIPE[RECIPE.index("tokenizer:") :]), tmp_path / "run").facts
+    )
 
 
 def test_sources_of_different_prefixes_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
