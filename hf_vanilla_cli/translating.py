@@ -1,6 +1,6 @@
 """Text in, text out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +40,13 @@ from .streams import (
     help="Write the score and a tab before each translation: its log-probability (natural logarithm) divided by the "
     "length penalty, by which the search ranks.",
 )
+@click.option(
+    "--alignments",
+    is_flag=True,
+    help="Write the alignment and a tab before each translation, behind its score: 0-0 2-1 says that word 0 of the "
+    "source gave word 0 of the translation, and word 2 word 1 (characters where a text is spelt; the card says which). "
+    "A line that was cut at --max-source-length has none.",
+)
 @prefix_option
 @click.option(
     "--prefix-file",
@@ -70,6 +77,7 @@ def translate(
     length_penalty: float | None,
     n_best: int | None,
     scores: bool,
+    alignments: bool,
     prefix: str,
     prefix_file: IO[bytes] | None,
     sample: bool,
@@ -95,8 +103,9 @@ def translate(
 
     \b
     With --n-best N, lines (n - 1) N + 1 to n N of the output belong to line n of the input. With --scores the text is
-    what stands behind the first tab: cut -f 2-. With --json each input line gives one line:
-      {"source": ..., "translations": [{"text": ..., "score": ...}, ...]}
+    what stands behind the first tab: cut -f 2-, with --alignments behind one more. With --json each line gives one line,
+    with score and alignment if they are asked for:
+      {"source": ..., "translations": [{"text": ..., "score": ..., "alignment": [[0, 0], [2, 1]]}, ...]}
 
     \b
     Several processes share the lines:
@@ -120,13 +129,41 @@ def translate(
         windows = windows_of_file(source) if processes.is_first else iter(())  # reads while the model is loaded
         translator = load_translator(run, dtype, device, max_tokens=max_tokens, max_source_length=max_source_length)
 
+        align = links_of(translator, prefix) if alignments else None
+
         def found(lines: Sequence[Any]) -> list[Any]:
-            settings = options | ({"do_sample": True} if sample else {"do_sample": False})
-            return translator.search(lines, prefix=prefix, with_scores=scores, **settings)
+            hypotheses = translator.search(lines, prefix=prefix, with_scores=scores, do_sample=sample, **options)
+            return align(lines, hypotheses) if align else [[(one, None) for one in each] for each in hypotheses]
 
         shown = ShownTranslations(scores, as_json)
         lines = lines_with_targets(windows, source, prefix_file, translator)
         write_answers(output, source, processes, lines, found, shown)
+
+
+def links_of(translator: Any, prefix: str) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """What gives each translation together with its alignment."""
+    from hf_vanilla.inference.alignments import Aligner
+
+    aligner = Aligner(translator.model, translator.tokenizer, max_tokens=translator.max_tokens)
+
+    def align(lines: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+        sources = translator.encode_batch([line.parts for line in lines], prefix)
+        is_whole = [len(ids) < translator.max_source_length for ids in sources]
+        chosen = [(place, each) for place, of_one in enumerate(found) if is_whole[place] for each in of_one]
+        alignments = iter(
+            aligner.align(
+                [lines[place].parts for place, _ in chosen],
+                [each.text for _, each in chosen],
+                source_ids=[sources[place] for place, _ in chosen],
+                target_ids=[each.token_ids for _, each in chosen],
+            )
+        )
+        return [
+            [(each, next(alignments).links if whole else ()) for each in of_one]
+            for of_one, whole in zip(found, is_whole, strict=True)
+        ]
+
+    return align
 
 
 class ShownTranslations:
@@ -136,13 +173,21 @@ class ShownTranslations:
         self.scores, self.as_json = scores, as_json
 
     def __call__(self, line: Any, found: Sequence[Any]) -> Iterator[str]:
-        from hf_vanilla.inference.lines import as_line
-
         if self.as_json:
             source = line.parts[0] if len(line.parts) == 1 else list(line.parts)
-            of_each = [{"text": each.text} | ({"score": each.score} if self.scores else {}) for each in found]
-            yield json_line({"source": source, "translations": of_each})
-            return
-        for each in found:
-            score = f"{each.score:.6f}\t" if self.scores else ""
-            yield score + as_line(each.text)
+            yield json_line({"source": source, "translations": [self._facts(*each) for each in found]})
+        else:
+            yield from ("\t".join(self._cells(*each)) for each in found)
+
+    def _facts(self, hypothesis: Any, links: Sequence[Any] | None) -> dict[str, Any]:
+        score = {"score": hypothesis.score} if self.scores else {}
+        return {"text": hypothesis.text} | score | ({} if links is None else {"alignment": links})
+
+    def _cells(self, hypothesis: Any, links: Sequence[Any] | None) -> Iterator[str]:
+        from hf_vanilla.inference.lines import as_line
+
+        if self.scores:
+            yield f"{hypothesis.score:.6f}"
+        if links is not None:
+            yield " ".join(f"{source}-{target}" for source, target in links)
+        yield as_line(hypothesis.text)

@@ -186,6 +186,34 @@ def test_pairs_are_two_files_or_columns(run: Path, tmp_path: Path) -> None:
     )
 
 
+def test_alignments_stand_between_score_and_text(make_translator: Any, tmp_path: Path) -> None:
+    translator = make_translator()
+    chosen = {"layer": 1, "head": None, "row": "output", "source_unit": "word", "target_unit": "character"}
+    translator.model.generation_config.alignment = chosen
+    translator.model.save_pretrained(tmp_path)
+    translator.tokenizer.save_pretrained(tmp_path)
+    options = ("translate", tmp_path, "--dtype", "float32", "--alignments", "--n-best", 2)
+    done = command(*options, "--scores", text=b"few words\n\na a a a a a a a\n")
+    assert done.exit_code == 0, done.output
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [len(row) for row in rows] == [3] * 6
+    assert rows[2][1:] == ["", ""]
+    links = [tuple(map(int, link.split("-"))) for link in rows[0][1].split()]
+    assert {source for source, _ in links} <= {0, 1}
+    assert [target for _, target in links] == list(range(len(rows[0][2])))
+    (line,) = command(*options, "--json", text=b"few words\n").stdout.splitlines()
+    assert json.loads(line)["translations"][0] == {"text": rows[0][2], "alignment": [list(link) for link in links]}
+    cut = command(*options, "--max-source-length", 8, text=b"a a a a a a a a\n").stdout.splitlines()
+    assert [row.split("\t")[0] for row in cut] == ["", ""]
+
+
+def test_without_a_chosen_attention_map_alignments_are_refused(run: Path) -> None:
+    done = command("translate", run, "--alignments", text=b"ten\n")
+    assert done.exit_code == 1
+    assert "alignment" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def python(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "hf_vanilla", *map(str, arguments)]
 
@@ -215,7 +243,7 @@ def test_a_typed_line_is_answered_at_once_and_a_killed_job_leaves_whole_lines(ru
 
 
 def test_who_stops_reading_ends_the_command_without_an_error(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("ten\n" * 20_000)
+    (tmp_path / "in").write_text("ten\n" + 5000 * "\n")  # so that there is a second window
     arguments = python("translate", run, "--input", tmp_path / "in", "--num-beams", 1)
     with warm.Process(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline().endswith("\n")
