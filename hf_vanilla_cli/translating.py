@@ -103,8 +103,8 @@ def translate(
 
     \b
     With --n-best N, lines (n - 1) N + 1 to n N of the output belong to line n of the input. With --scores the text is
-    what stands behind the first tab: cut -f 2-, with --alignments behind one more. With --json each line gives one line,
-    with score and alignment if they are asked for:
+    what stands behind the first tab: cut -f 2-, with --alignments behind one more. With --json each line gives one
+    line, with score and alignment if they are asked for:
       {"source": ..., "translations": [{"text": ..., "score": ..., "alignment": [[0, 0], [2, 1]]}, ...]}
 
     \b
