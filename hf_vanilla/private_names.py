@@ -68,7 +68,7 @@ PRIVATE_NAMES = (
         "a training that goes on would warn of missing weights, which are shared ones",
     ),
     PrivateName(
-        "hf_vanilla.training.arguments",
+        "hf_vanilla.precision",
         "torch:cpu",
         "_is_avx512_bf16_supported",
         "nothing would say whether bfloat16 is fast on this CPU",

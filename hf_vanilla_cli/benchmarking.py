@@ -59,6 +59,20 @@ def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) 
         show_rows(compare_generation(run, sentences, rounds), as_json)
 
 
+@benchmark.command("lines")
+@run_argument
+@click.option("--lines", type=click.IntRange(1), default=100_000, show_default=True, help="The test set, repeated.")
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="float32", show_default=True)
+@rounds_option
+@json_option
+def benchmark_lines(run: Path, lines: int, dtype: str, rounds: int, as_json: bool) -> None:
+    """Translate lines with RUN from bytes to bytes, and call generate() on the same batches."""
+    with working():
+        from hf_vanilla.benchmark.lines import compare_lines
+
+        show_rows(compare_lines(run, lines, rounds, dtype), as_json)
+
+
 @benchmark.command("start")
 @rounds_option
 @json_option

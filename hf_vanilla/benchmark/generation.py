@@ -154,7 +154,7 @@ def translate_lines(
     if dtype:
         model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run, dtype=dtype))
         translator = Translator(model, AutoTokenizer.from_pretrained(run), MAX_TOKENS)
-        lines_to_lines = partial(translator.translate, num_beams=5)
+        lines_to_lines: Any = partial(translator.translate, num_beams=5)
     else:
         lines_to_lines = partial(_translate_by_ctranslate2, *_load_for_ctranslate2(run, texts / "ctranslate2"))
     lines_to_lines(sources[:64])

@@ -1,73 +1,457 @@
-"""Lines to lines: batches by length, searches, restores the order."""
+"""Texts to texts: reads them in windows, sorts each window by length, searches, and restores the order."""
 
-from collections.abc import Iterator, Sequence
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, groupby, repeat, zip_longest
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 import torch
+import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.errors import InvalidDataError
-from ..data.tokenizer import Encoder
+from ..data.tokenizer import Columns, Encoder
+from ..models.generation_vanilla import GNMTLengthPenalty
+from ..run_directory import RECIPE
+from .batching import batches_by_length, mask_of, padded
+from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
+from .sampling import WARPERS, SeededSampling, seed_of
+from .scoring import Score, log_probabilities, normalised, start_token
 
-Source = Sequence[str]
-"""The parts of a source: one, unless the model was trained on several columns."""
+Source = str | Sequence[str]
+"""A text, or the parts of a source if the model was trained on several columns."""
+
+OneSource = str | tuple[str, ...]
+"""What is a single source where several may be given, too."""
+
+Answer = TypeVar("Answer")
+
+LONE_SURROGATES = re.compile(
+    "[\ud800-\udfff]"
+)  # halves of characters, which Python allows in a text and UTF-8 does not
+MAX_TOKENS = 16_384
+MAX_SOURCE_LENGTH = 1024
+ENDED = object()  # stands where one of two inputs has no more items
+MAX_SAMPLED_LOGITS = 2**24  # of one step: sampling sorts them, so that they are there several times
+
+
+class LongSourceWarning(TextWarning):
+    pass
+
+
+class ColumnsWarning(TextWarning):
+    pass
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """
+    One translation of a source.
+
+    Args:
+        score: Its log-probability divided by the length penalty, by which beam search ranks. A forced beginning counts
+            for neither. NaN where scores were not asked for.
+        token_ids: The whole target, <eos> included if it has come to its end.
+    """
+
+    text: str
+    score: float = math.nan
+    token_ids: list[int] = field(default_factory=list)
 
 
 class Translator:
     """
-    Translates with the model's own generation config.
+    Translates with the model's own generation config. Options of a call are keys of the generation config.
 
     Args:
-        max_tokens: Padded source tokens of a batch, hypotheses counted: what memory allows.
+        max_tokens: Padded source tokens of a batch, times the hypotheses of each sentence: what memory allows.
+        max_source_length: Of longer sources only the first so many tokens are used. Learned positions may allow fewer.
+        columns: How many parts a source has. A text for a model with several is split at tabs.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_tokens: int = 16_384):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        max_tokens: int | None = None,
+        max_source_length: int | None = None,
+        columns: int | None = None,
+    ):
         self.model = model
         self.tokenizer = tokenizer
         self.encoder = Encoder(tokenizer)
-        self.max_tokens = max_tokens
+        self.max_tokens = max_tokens or MAX_TOKENS
+        self.columns = columns or columns_in(tokenizer) or 1
+        positions = getattr(model.config, "max_position_embeddings", None)
+        limits = (max_source_length or MAX_SOURCE_LENGTH, positions)
+        self.max_source_length = min(limit for limit in limits if limit)
 
     @classmethod
-    def from_pretrained(cls, run: str | Path, **model_arguments: Any) -> Self:
-        """Load a run directory, or a model from the Hub, onto the GPU if there is one."""
+    def from_pretrained(
+        cls,
+        run: str | Path,
+        *,
+        max_tokens: int | None = None,
+        max_source_length: int | None = None,
+        **model_arguments: Any,
+    ) -> Self:
+        """
+        Load a run directory, or a model from the Hub, onto the GPU if there is one.
+
+        `model_arguments` are those of `AutoModelForSeq2SeqLM.from_pretrained`, such as `dtype=torch.bfloat16`.
+        """
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
-        return cls(model.eval(), AutoTokenizer.from_pretrained(run))
+        tokenizer = AutoTokenizer.from_pretrained(run)
+        columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
+        return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
+
+    @overload
+    def translate(self, texts: OneSource, **options: Any) -> str: ...
+    @overload
+    def translate(self, texts: Sequence[Source], **options: Any) -> list[str]: ...
+    @overload
+    def translate(self, texts: Iterable[Source], **options: Any) -> Iterator[str]: ...
+    def translate(self, texts: Any, *, target_prefixes: Any = None, **options: Any) -> Any:
+        """
+        The translation of a text; or those of several, in their order.
+
+        A string or a tuple (the parts of one source) gives a string. A list, or another sequence such as a column of a
+        `datasets.Dataset`, gives a list. An open file, a generator or any other iterable gives an iterator, which reads
+        a window of some thousand texts when the first of its translations is asked for.
+
+        Args:
+            target_prefixes: What each translation begins with, word for word. The last word of a beginning may go on.
+            options: Those of `search`.
+        """
+        return self._each(
+            texts, target_prefixes, lambda lines: [best.text for best, *_ in self.search(lines, **options)]
+        )
+
+    @overload
+    def hypotheses(self, texts: OneSource, **options: Any) -> list[Hypothesis]: ...
+    @overload
+    def hypotheses(self, texts: Sequence[Source], **options: Any) -> list[list[Hypothesis]]: ...
+    @overload
+    def hypotheses(self, texts: Iterable[Source], **options: Any) -> Iterator[list[Hypothesis]]: ...
+    def hypotheses(self, texts: Any, *, target_prefixes: Any = None, **options: Any) -> Any:
+        """
+        As `translate`, with the `num_return_sequences` best translations of each text and their scores, best first.
+
+        Without `num_beams` the search is as wide as it has to be for them.
+        """
+        return self._each(texts, target_prefixes, partial(self.search, with_scores=True, **options))
+
+    @overload
+    def score(self, texts: OneSource, targets: str, prefix: str = "") -> Score: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[Source], targets: Iterable[str], prefix: str = "") -> list[Score]: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Iterable[Source], targets: Iterable[str], prefix: str = "") -> Iterator[Score]: ...
+    def score(self, texts: Any, targets: Any, prefix: str = "") -> Any:
+        """How probable these targets are, each as a translation of its text."""
+        return self._each(texts, targets, partial(self.score_lines, prefix=prefix))
 
     @torch.no_grad()
-    def translate(self, sources: Sequence[Source], *, prefix: str = "", **generation: Any) -> list[str]:
-        """One line for each source, in their order. `generation` are keys of the generation config."""
-        ids = self.encoder.sources(sources, prefix)
-        filled = [index for index, parts in enumerate(sources) if any(part.strip() for part in parts)]
-        self._check_lengths(ids)
-        translations = [""] * len(sources)
-        was_training = self.model.training
-        self.model.eval()
-        for batch in self._batches(filled, ids, generation):
-            inputs = self.tokenizer.pad({"input_ids": [ids[index] for index in batch]}, return_tensors="pt")
-            found = self.model.generate(**inputs.to(self.model.device), **generation)
-            for index, line in zip(batch, self.tokenizer.batch_decode(found, skip_special_tokens=True), strict=True):
-                translations[index] = line
-        self.model.train(was_training)
-        return translations
+    def search(
+        self,
+        lines: Sequence[Line],
+        *,
+        prefix: str = "",
+        seed: int | None = None,
+        with_scores: bool = False,
+        **generation: Any,
+    ) -> list[list[Hypothesis]]:
+        """
+        The best translations of some lines. An empty line has an empty one, and a forced beginning of more than
+        `max_source_length` tokens is not continued.
 
-    def _check_lengths(self, ids: list[list[int]]) -> None:
-        config = self.model.config
-        if getattr(config, "position_embedding_type", None) == "learned":
-            for number, source in enumerate(ids, start=1):
-                if len(source) > config.max_position_embeddings:
-                    raise InvalidDataError(
-                        f"source {number} has {len(source)} tokens, more than the {config.max_position_embeddings} "
-                        "positions that the model has learned; shorten it"
-                    )
+        Args:
+            prefix: What the sources of this direction or task began with in the training.
+            seed: With `do_sample=True`: lines with the same numbers get the same random numbers again, in whatever
+                batches or processes. If not given, it is drawn from PyTorch's.
+            generation: Keys of the generation config.
+        """
+        search = SearchSettings(self.model, generation, seed, with_scores)
+        sources = self.encode_batch([line.parts for line in lines], prefix, [line.number for line in lines])
+        starts = self._ids([line.target for line in lines])
+        found = [[Hypothesis(line.target, 0.0)] * search.number for line in lines]
+        filled = [
+            place
+            for place, line in enumerate(lines)
+            if any(part.strip() for part in line.parts) and len(starts[place]) < self.max_source_length
+        ]
+        with evaluating(self.model):
+            for batch in self._batches(filled, sources, starts, search):
+                rows = self._generate(batch, lines, sources, starts, search)
+                for place, answers in zip(batch, rows, strict=True):
+                    found[place] = answers
+            if with_scores and not search.has_scores:
+                found = self._scored(found, sources, starts, search)
+        return found
 
-    def _batches(self, indices: list[int], ids: list[list[int]], generation: dict[str, Any]) -> Iterator[list[int]]:
-        """The longest first, so that a batch too large for memory fails at once."""
-        beams = generation.get("num_beams") or self.model.generation_config.num_beams or 1
-        remaining = sorted(indices, key=lambda index: len(ids[index]), reverse=True)
-        while remaining:
-            size = max(1, self.max_tokens // (len(ids[remaining[0]]) * beams))
-            yield remaining[:size]
-            remaining = remaining[size:]
+    def score_lines(self, lines: Sequence[Line], prefix: str = "") -> list[Score]:
+        """The scores of lines whose targets are known. NaN for targets that are too long for the model."""
+        sources = self.encode_batch([line.parts for line in lines], prefix, [line.number for line in lines])
+        targets = self.encoder.targets([well_formed(line.target) for line in lines])
+        limit = self.max_source_length
+        short = [place for place, target in enumerate(targets) if len(target) <= limit]
+        if len(short) < len(lines):
+            place = next(place for place, target in enumerate(targets) if len(target) > limit)
+            warnings.warn(
+                f"target {lines[place].number} has {len(targets[place]):,} tokens, more than the limit of {limit:,}; "
+                "its score, and that of others like it, is NaN",
+                LongSourceWarning,
+                stacklevel=2,
+            )
+        exponent = SearchSettings(self.model, {}).length_penalty
+        with evaluating(self.model):
+            each = log_probabilities(
+                self.model, [sources[p] for p in short], [targets[p] for p in short], self.max_tokens
+            )
+        scores = [Score(math.nan, math.nan, self.tokenizer.convert_ids_to_tokens(ids), []) for ids in targets]
+        for place, row in zip(short, each, strict=True):
+            total = math.fsum(row)
+            scores[place] = Score(total, normalised(total, len(row), exponent), scores[place].tokens, row)
+        return scores
+
+    def encode_batch(
+        self, sources: Sequence[Source], prefix: str = "", numbers: Sequence[int] | None = None
+    ) -> list[list[int]]:
+        """Token ids of sources as the model was trained on them, cut to `max_source_length`, with <eos>."""
+        parts = [tuple(map(well_formed, [source] if isinstance(source, str) else source)) for source in sources]
+        encoded = self.encoder.sources(parts, prefix)
+        limit = self.max_source_length
+        first = next((place for place, ids in enumerate(encoded) if len(ids) > limit), None)
+        if first is not None:
+            number = first + 1 if numbers is None else numbers[first]
+            warnings.warn(
+                f"source {number} has {len(encoded[first]):,} tokens; of it, and of others like it, only the first "
+                f"{limit:,} are used",
+                LongSourceWarning,
+                stacklevel=2,
+            )
+        return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in encoded]
+
+    def _each(self, texts: Any, targets: Any, answer: Callable[[list[Line]], list[Answer]]) -> Any:
+        if isinstance(texts, str | tuple):
+            targets = [targets] if isinstance(targets, str) else targets
+            return answer(list(self._lines([texts], targets)))[0]
+        lines = self._lines(texts, targets)
+        answers = chain.from_iterable(map(answer, windows(lines, size_of)))
+        return list(answers) if isinstance(texts, Sequence) else answers
+
+    def _lines(self, texts: Any, targets: Any) -> Iterator[Line]:
+        if isinstance(texts, bytes | bytearray):
+            raise TypeError("bytes are no text: give their .decode()")
+        if isinstance(texts, io.IOBase):
+            texts = texts_of_open_file(texts)
+        if targets is None:
+            yield from (Line(number, self.columns_of(text, number)) for number, text in enumerate(texts, 1))
+            return
+        pairs: Any = zip_longest(texts, targets, fillvalue=ENDED)
+        for number, (text, target) in enumerate(pairs, 1):
+            if text is ENDED or target is ENDED:
+                ended, other = ("sources", "targets") if text is ENDED else ("targets", "sources")
+                raise ValueError(f"there are {number - 1} {ended}, and more {other} than that")
+            yield Line(number, self.columns_of(text, number), target)
+
+    def columns_of(self, text: Source, number: int) -> Parts:
+        """The parts of a source. A text for a model with several columns is split at tabs."""
+        if not isinstance(text, str):
+            parts = tuple(text) if isinstance(text, Sequence) and not isinstance(text, bytes) else (text,)
+            if not parts or not all(isinstance(part, str) for part in parts):
+                kind = type(next((part for part in parts if not isinstance(part, str)), text)).__name__
+                raise TypeError(f"source {number} has a {kind}: give a text, or the texts of its columns")
+            return parts
+        if self.columns == 1:
+            return (text,)
+        parts = tuple(text.split("\t", self.columns - 1))
+        if len(parts) < self.columns and text.strip():
+            warnings.warn(
+                f"source {number} has {len(parts)} columns, separated by tabs, and the model was trained on "
+                f"{self.columns}; the others, here and in later lines, are taken to be empty",
+                ColumnsWarning,
+                stacklevel=2,
+            )
+        return (*parts, *[""] * (self.columns - len(parts)))
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Of the beginnings of targets: without <eos>."""
+        filled = [place for place, text in enumerate(texts) if text]
+        ids: list[list[int]] = [[] for _ in texts]
+        for place, target in zip(filled, self.encoder.targets([well_formed(texts[p]) for p in filled]), strict=True):
+            ids[place] = target[:-1]
+        return ids
+
+    def _batches(
+        self, places: Sequence[int], sources: list[list[int]], starts: list[list[int]], search: "SearchSettings"
+    ) -> Iterator[list[int]]:
+        """Lines that are searched together: of about the same length, and with beginnings of the same length."""
+        rows = max(search.num_beams, search.number)
+        logits = MAX_SAMPLED_LOGITS // self.model.config.vocab_size if search.is_sampling else None
+        most = None if logits is None else max(1, logits // rows)
+        by_start = sorted(places, key=lambda place: len(starts[place]))
+        for _, group in groupby(by_start, key=lambda place: len(starts[place])):
+            members = list(group)
+            for batch in batches_by_length([len(sources[place]) for place in members], self.max_tokens // rows, most):
+                yield [members[place] for place in batch]
+
+    def _generate(
+        self,
+        batch: Sequence[int],
+        lines: Sequence[Line],
+        sources: list[list[int]],
+        starts: list[list[int]],
+        search: "SearchSettings",
+    ) -> list[list[Hypothesis]]:
+        device, pad = self.model.device, self.tokenizer.pad_token_id
+        each = search.number if search.is_sampling else 1
+        rows = [place for place in batch for _ in range(each)]
+        ids = [sources[place] for place in rows]
+        options = search.options_of([lines[place].number for place in batch], len(starts[batch[0]]))
+        if starts[batch[0]]:
+            begun = [[start_token(self.model), *starts[place]] for place in rows]
+            options["decoder_input_ids"] = torch.tensor(begun, device=device)
+        found = self.model.generate(padded(ids, pad, device), attention_mask=mask_of(ids, device), **options)
+        targets, scores = (found.sequences, found.sequences_scores.tolist()) if search.has_scores else (found, None)
+        texts = self.tokenizer.batch_decode(targets, skip_special_tokens=True)
+        tokens = [without_padding(target[1:], pad, self.tokenizer.eos_token_id) for target in targets.tolist()]
+        answers = list(map(Hypothesis, texts, scores or repeat(math.nan), tokens))
+        return [answers[start : start + search.number] for start in range(0, len(answers), search.number)]
+
+    def _scored(
+        self,
+        found: list[list[Hypothesis]],
+        sources: list[list[int]],
+        starts: list[list[int]],
+        search: "SearchSettings",
+    ) -> list[list[Hypothesis]]:
+        """
+        The same hypotheses with their scores, for searches that return none: greedy search and sampling.
+
+        They are the model's own probabilities, whatever a sample was drawn from.
+        """
+        flat = [(place, hypothesis) for place, each in enumerate(found) for hypothesis in each if hypothesis.token_ids]
+        targets = [hypothesis.token_ids for _, hypothesis in flat]
+        rows = log_probabilities(self.model, [sources[place] for place, _ in flat], targets, self.max_tokens)
+        scores = iter(rows)
+
+        def scored(place: int, hypothesis: Hypothesis) -> Hypothesis:
+            if not hypothesis.token_ids:
+                return hypothesis
+            row = next(scores)[len(starts[place]) :]
+            score = normalised(math.fsum(row), len(row), search.length_penalty) if row else 0.0
+            return Hypothesis(hypothesis.text, score, hypothesis.token_ids)
+
+        return [[scored(place, hypothesis) for hypothesis in each] for place, each in enumerate(found)]
+
+
+class SearchSettings:
+    """What holds for the searches of one call: its options, else those of its generation config, else the model's."""
+
+    def __init__(
+        self, model: PreTrainedModel, generation: dict[str, Any], seed: int | None = None, with_scores: bool = False
+    ):
+        self.generation = generation
+        self.configs = [config for config in (generation.get("generation_config"), model.generation_config) if config]
+        self.positions = getattr(model.config, "max_position_embeddings", None)
+        is_sampling = bool(self.of("do_sample"))
+        self.number = int(self.of("num_return_sequences") or 1)
+        given = generation.get("num_beams")
+        usual = 1 if is_sampling else max(self.of("num_beams") or 1, self.number)
+        self.num_beams = int(given or usual)
+        self.is_sampling = is_sampling and self.num_beams == 1
+        self.has_scores = with_scores and self.num_beams > 1  # of the search itself
+        if self.number > self.num_beams and not is_sampling:
+            raise ValueError(
+                f"num_return_sequences ({self.number}) must not be greater than num_beams ({self.num_beams}): the "
+                "search has no more hypotheses"
+            )
+        if seed is not None and not self.is_sampling:
+            raise ValueError("a seed is for sampling: give do_sample=True, and num_beams=1 or none")
+        self.seed = int(torch.randint(2**62, ())) if seed is None else seed
+
+    def of(self, name: str) -> Any:
+        """The value of a key, None if it is set nowhere."""
+        values = (self.generation.get(name), *(getattr(config, name, None) for config in self.configs))
+        return next((value for value in values if value is not None), None)
+
+    @property
+    def length_penalty(self) -> float:
+        exponent = self.of("length_penalty")
+        exponent = 1.0 if exponent is None else exponent
+        return GNMTLengthPenalty(exponent) if self.of("length_penalty_type") == "gnmt" else exponent
+
+    def options_of(self, numbers: Sequence[int], forced: int) -> dict[str, Any]:
+        """
+        Arguments of `generate()` for lines with these numbers.
+
+        Args:
+            forced: The tokens that targets are given to begin with. They do not count for the limits of length.
+        """
+        options = self.generation | {"num_beams": self.num_beams}
+        names = ("max_length", "max_length_beyond_source") if self.generation.get("max_new_tokens") is None else ()
+        for name in names:
+            if self.of(name) is not None and forced:
+                options[name] = self.of(name) + forced
+        if self.positions and "max_length" in names and self.of("max_length") is not None:
+            longest = options.get("max_length") or self.of("max_length")
+            options["max_length"] = min(longest, self.positions + 1)  # the last token is not read
+        if self.is_sampling:
+            seeds = [seed_of(self.seed, number, sample) for number in numbers for sample in range(self.number)]
+            options |= dict.fromkeys(WARPERS) | {"do_sample": False, "num_return_sequences": 1}
+            processors = [*self.generation.get("logits_processor", []), SeededSampling(self.of, seeds)]
+            options["logits_processor"] = processors
+        elif self.number > 1:
+            options["num_return_sequences"] = self.number
+        if self.has_scores:
+            options |= {"return_dict_in_generate": True, "output_scores": True}
+        return options
+
+
+def without_padding(target: list[int], pad: int, eos: int) -> list[int]:
+    """A target up to its <eos>; or, if it was cut at a limit of length, up to the padding behind it."""
+    if eos in target:
+        return target[: target.index(eos) + 1]
+    return target[: target.index(pad)] if pad in target else target
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Without dropout in the `with` block; a model in training goes on with it behind."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def well_formed(text: str) -> str:
+    """The text as UTF-8 can have it: tokenizers refuse others."""
+    return LONE_SURROGATES.sub("\ufffd", text)
+
+
+def columns_in(tokenizer: PreTrainedTokenizerFast) -> int | None:
+    """How many columns a source had in the training, if the tokenizer's configuration says so."""
+    columns = Columns.of(tokenizer)
+    return len(columns.source) if columns else None
+
+
+def columns_in_recipe(run: Path) -> int | None:
+    """The same for runs whose tokenizer does not say it, as their own recipe does."""
+    try:
+        corpora = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))["data"]["train"]
+    except (OSError, KeyError, TypeError, yaml.YAMLError):  # no run of ours
+        return None
+    first = corpora[0] if isinstance(corpora, list) else corpora
+    source = first.get("source") if isinstance(first, dict) else None
+    return len(source) if isinstance(source, list) else None

@@ -19,12 +19,10 @@ from transformers.integrations import get_available_reporting_integrations
 
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from ..private_names import require_private_names
+from ..precision import bfloat16_is_fast
 from . import yaml12
 from .options import DEFAULT_ARGUMENTS, WITHOUT_WARM_UP
 from .recipe import Recipe, RecipeError
-
-require_private_names(__name__)
 
 BY_A_METRIC = ("reduce_lr_on_plateau", "greedy")
 """Schedules that lower the learning rate when validations stop getting better."""
@@ -71,13 +69,6 @@ def arguments_here(recipe: Recipe, run: Path) -> Seq2SeqTrainingArguments:
     if error := _error_of_search(yaml12.dump(dict(recipe.generation)), recipe.tokenizer.vocab_size):
         raise RecipeError(f"generation: {error}")
     return arguments
-
-
-def bfloat16_is_fast(use_cpu: bool) -> bool:
-    """Whether the device has instructions for bfloat16. On others than CPUs and CUDA it is off by default."""
-    if use_cpu:
-        return bool(torch.cpu._is_avx512_bf16_supported())
-    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def peak_of_equation_3(recipe: Recipe, chosen: dict[str, Any]) -> float:

@@ -1,27 +1,50 @@
-"""Lines to lines, on the device that there is."""
+"""Texts to texts, on the device that there is: each text has the same answer whatever stands around it."""
 
+import io
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import datasets
 import pytest
 import torch
 
-from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from hf_vanilla.data.errors import InvalidDataError
+import hf_vanilla
+from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import train_tokenizer
-from hf_vanilla.inference.translator import Translator
+from hf_vanilla.inference import lines
+from hf_vanilla.inference.sampling import SeededSampling, seed_of
+from hf_vanilla.inference.translator import (
+    ColumnsWarning,
+    LongSourceWarning,
+    Translator,
+    columns_in_recipe,
+    without_padding,
+)
+
+MakeTranslator = Callable[..., Translator]
+
+TEXTS = [
+    "a few words",
+    "",
+    "ten",
+    "Some more words, and then MORE.",
+    "xyz",
+    "  ",
+    "a b c d e f g h i j k l",
+    "few",
+    "WORDS",
+]
+LONG = TEXTS * 3
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    tokenizer = train_tokenizer(["a few words"], "character")
-    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1}
-    VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_nothing_to_translate(run: Path) -> None:
-    assert Translator.from_pretrained(run).translate([]) == []
+def test_the_promised_name_is_imported_when_asked_for() -> None:
+    assert hf_vanilla.Translator is Translator
+    assert "Translator" in dir(hf_vanilla)
+    assert "Translator" in hf_vanilla.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'Translatr'"):
+        hf_vanilla.Translatr  # noqa: B018
 
 
 def test_a_model_goes_to_the_accelerator_unless_told_where(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,11 +54,235 @@ def test_a_model_goes_to_the_accelerator_unless_told_where(run: Path, monkeypatc
     assert Translator.from_pretrained(run, device_map="cpu").model.device.type == "cpu"
 
 
-def test_a_source_that_is_too_long_for_learned_positions_is_named(run: Path) -> None:
-    translator = Translator.from_pretrained(run)
-    config = VanillaConfig(
-        **translator.model.config.to_diff_dict() | {"position_embedding_type": "learned", "max_position_embeddings": 8}
-    )
-    translator = Translator(VanillaForConditionalGeneration(config).eval(), translator.tokenizer)
-    with pytest.raises(InvalidDataError, match="source 2 has 9 tokens, more than the 8 positions"):
-        translator.translate([["a"], ["few word"]])
+def test_the_answer_has_the_form_of_the_question(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    translator = make_translator()
+    found = translator.translate(TEXTS)
+    assert [isinstance(each, str) for each in found] == [True] * len(TEXTS)
+    assert translator.translate([]) == []
+    assert [translator.translate(text) for text in TEXTS] == found
+    assert [translator.translate((text,)) for text in TEXTS] == found
+    assert translator.translate([[text] for text in TEXTS]) == found
+    assert translator.translate(datasets.Dataset.from_dict({"text": TEXTS})["text"]) == found
+    for some in (iter(TEXTS), (text for text in TEXTS), dict.fromkeys(TEXTS).keys()):
+        answers = translator.translate(some)
+        assert isinstance(answers, Iterator)
+        assert list(answers) == found
+    (tmp_path / "file").write_text("\n".join(TEXTS), encoding="utf-8")
+    with (tmp_path / "file").open(encoding="utf-8") as text, (tmp_path / "file").open("rb") as raw:
+        assert list(translator.translate(text)) == list(translator.translate(raw)) == found
+    assert translator.translate(io.StringIO("ten\n\nxyz\n")).__next__() == found[2]
+
+
+def test_a_generator_is_read_window_by_window(make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "WINDOW_LINES", 3)
+    read = []
+    answers = make_translator().translate(read.append(number) or f"{number}" for number in range(8))
+    assert read == []
+    next(answers)
+    assert read == [0, 1, 2]
+    assert len(list(answers)) == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (b"bytes", "bytes are no text"),
+        (["a", b"b"], "source 2 has a bytes: give a text"),
+        (["a", None], "source 2 has a NoneType"),
+        ([["a", 3]], "source 1 has a int"),
+        ([[]], "source 1 has a list"),
+    ],
+)
+def test_what_is_no_text_is_named(make_translator: MakeTranslator, wrong: Any, error: str) -> None:
+    with pytest.raises(TypeError, match=error):
+        make_translator().translate(wrong)
+
+
+def test_a_text_is_translated_alike_alone_in_any_batch_order_and_budget(make_translator: MakeTranslator) -> None:
+    """In float32, with greedy, beam and scored search, sampling, and with forced beginnings."""
+    translator = make_translator()
+    texts = [*TEXTS, "few more", "more few words", "ten ten"]
+    order = torch.randperm(len(texts)).tolist()
+    begun = [text[: len(text) % 4].strip() for text in texts]
+    for options in ({"num_beams": 1}, {"num_return_sequences": 3}):
+        alone = [translator.hypotheses(text, **options) for text in texts]
+        with_start = [
+            translator.translate(text, target_prefixes=b, **options) for text, b in zip(texts, begun, strict=True)
+        ]
+        assert len({best.text for best, *_ in alone}) > 5  # else the test could not fail
+        for budget in (60, 10_000):
+            translator.max_tokens = budget
+            together = translator.hypotheses([texts[place] for place in order], **options)
+            for place, found in zip(order, together, strict=True):
+                assert [each.token_ids for each in found] == [each.token_ids for each in alone[place]]
+                assert [each.score for each in found] == pytest.approx([each.score for each in alone[place]], abs=1e-5)
+            assert translator.translate(texts, target_prefixes=begun, **options) == with_start
+
+
+def test_a_model_in_training_goes_on_training_and_is_translated_with_as_it_is_without_dropout(
+    make_translator: MakeTranslator,
+) -> None:
+    translator = make_translator(dropout=0.5)
+    found = translator.translate(TEXTS)
+    translator.model.train()
+    assert translator.translate(TEXTS) == found
+    assert translator.model.training
+
+
+def test_tabs_are_text_for_a_model_with_one_column_and_separate_columns_for_others(
+    make_translator: MakeTranslator,
+) -> None:
+    one, two = make_translator(), make_translator(columns=2)
+    assert one.columns_of("a\tb", 1) == ("a\tb",)
+    assert two.columns_of("a\tb", 1) == ("a", "b")
+    assert two.columns_of("a\tb\tc", 1) == ("a", "b\tc")
+    assert two.translate("few\twords") == two.translate(("few", "words")) == two.translate([["few", "words"]])[0]
+    assert two.encode_batch([("a", "b")])[0].count(two.tokenizer.sep_token_id) == 1
+    with pytest.warns(
+        ColumnsWarning, match="source 2 has 1 columns, separated by tabs, and the model was trained on 2"
+    ):
+        two.translate(["a\tb", "few"])
+
+
+def test_a_run_from_before_tokenizers_had_columns_has_those_of_its_recipe(run: Path) -> None:
+    tokenizer = train_tokenizer(["a few words"], "character")
+    tokenizer.init_kwargs.pop("columns", None)
+    tokenizer.save_pretrained(run)
+    assert Translator.from_pretrained(run).columns == 1
+    for source, columns in (("[a, b, c]", 3), ("a", None), ("{column: a, as: words}", None)):
+        (run / "recipe.yaml").write_text(f"data: {{train: [{{file: x.tsv, source: {source}, target: d}}]}}")
+        assert columns_in_recipe(run) == columns
+        assert Translator.from_pretrained(run).columns == (columns or 1)
+
+
+def test_too_long_a_source_is_cut_and_named(make_translator: MakeTranslator) -> None:
+    learned = make_translator(position_embedding_type="learned", max_position_embeddings=8)
+    assert learned.max_source_length == 8
+    with pytest.warns(LongSourceWarning, match="source 2 has 12 tokens; of it, .* only the first 8 are used"):
+        found = learned.translate(["ten", "a few words", "some more words"])
+    assert found == learned.translate(["ten", "a few w", "some mo"])
+    sinusoidal = make_translator()
+    with pytest.warns(
+        LongSourceWarning, match="source 1 has 1,000,001 tokens; of it, .* only the first 1,024 are used"
+    ):
+        assert len(sinusoidal.translate(["x" * 1_000_000], max_length=3)) == 1
+
+
+def test_n_best_is_sorted_and_its_scores_are_those_of_the_given_targets(make_translator: MakeTranslator) -> None:
+    """Within 1e-4, for all length penalties, greedy search and targets that are cut at the limit of length."""
+    translator = make_translator()
+    texts = [text for text in TEXTS if text.strip()]
+    settings = ({}, {"length_penalty": 0.3}, {"length_penalty": 0.6, "length_penalty_type": "gnmt"}, {"num_beams": 1})
+    for options in settings:
+        number = 1 if options.get("num_beams") == 1 else 3
+        found = translator.hypotheses(texts, num_return_sequences=number, **options)
+        vars(translator.model.generation_config).update(options)
+        compared = 0
+        for text, each in zip(texts, found, strict=True):
+            assert len(each) == number
+            assert [other.score for other in each] == sorted((other.score for other in each), reverse=True)
+            for hypothesis in each:
+                target = translator.encoder.targets([hypothesis.text])[0]
+                if target == hypothesis.token_ids:
+                    compared += 1
+                    score = translator.score(text, hypothesis.text)
+                    assert score.normalised == pytest.approx(hypothesis.score, abs=1e-4)
+                    assert sum(score.token_log_probabilities) == pytest.approx(score.log_probability)
+        assert compared >= 3
+
+
+def test_n_best_is_as_wide_as_it_has_to_be(make_translator: MakeTranslator) -> None:
+    translator = make_translator()
+    assert len(translator.hypotheses("ten", num_return_sequences=5)) == 5
+    with pytest.raises(ValueError, match=r"num_return_sequences \(5\) must not be greater than num_beams \(3\)"):
+        translator.hypotheses("ten", num_return_sequences=5, num_beams=3)
+    assert [each.text for each in translator.hypotheses("", num_return_sequences=2)] == ["", ""]
+
+
+def test_translations_begin_as_they_are_told_and_go_on_as_generate_does(make_translator: MakeTranslator) -> None:
+    translator = make_translator()
+    texts, begun = ["a few words", "ten", "WORDS", "xyz", ""], ["ten", "", "a b", "xy" * 20, "few"]
+    found = translator.hypotheses(texts, target_prefixes=begun)
+    for text, start, (best, *_) in zip(texts, begun, found, strict=True):
+        assert best.text.startswith(start)
+        if text and start:
+            model, ids = translator.model, translator.encode_batch([text])
+            prefix = [0, *translator.encoder.targets([start])[0][:-1]]
+            limit = {"max_length": 24 + len(prefix) - 1}
+            expected = model.generate(torch.tensor(ids), decoder_input_ids=torch.tensor([prefix]), **limit)[0].tolist()
+            assert [0, *best.token_ids] == expected
+            assert len(expected) > len(prefix)
+    assert found[4][0].text == "few"
+    assert translator.translate("ten", target_prefixes="wo").startswith("wo")
+    with pytest.raises(ValueError, match="there are 1 targets, and more sources than that"):
+        translator.translate(["a", "b"], target_prefixes=["a"])
+    with pytest.raises(ValueError, match="there are 1 sources, and more targets than that"):
+        translator.translate(["a"], target_prefixes=["a", "b"])
+
+
+def test_a_seed_draws_the_same_for_a_line_whatever_stands_around_it(make_translator: MakeTranslator) -> None:
+    translator = make_translator()
+    options = {"do_sample": True, "seed": 5, "temperature": 1.3, "num_return_sequences": 2}
+    found = translator.hypotheses(LONG, **options)
+    translator.max_tokens = 60
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = translator.hypotheses(LONG, **options)
+    assert [[each.token_ids for each in of_one] for of_one in again] == [
+        [each.token_ids for each in of_one] for of_one in found
+    ]
+    assert again[0][0].score == pytest.approx(found[0][0].score, abs=1e-5)
+    drawn = {each.text for line in range(0, len(LONG), len(TEXTS)) for each in found[line]}
+    assert len(drawn) > 5  # the same text in other lines, and the second sample of a line, are drawn anew
+    assert translator.hypotheses(LONG, **options | {"seed": 6}) != found
+    torch.manual_seed(1)
+    free = translator.translate(LONG, do_sample=True)
+    assert translator.translate(LONG, do_sample=True) != free
+    torch.manual_seed(1)
+    assert translator.translate(LONG, do_sample=True) == free
+    with pytest.raises(ValueError, match="a seed is for sampling"):
+        translator.translate("ten", seed=3)
+
+
+def test_samples_are_drawn_from_what_temperature_top_k_and_top_p_leave() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -3.0])
+    settings = {"temperature": 0.8, "top_k": 3, "top_p": 0.95}
+    seeds = [seed_of(7, number, 0) for number in range(6000)]
+    sampling = SeededSampling(settings.get, seeds)
+    drawn = sampling(torch.zeros(6000, 1, dtype=torch.long), logits.expand(6000, -1)).argmax(-1)
+    expected = (logits[:3] / 0.8).softmax(-1)
+    assert (drawn.bincount(minlength=5)[:3] / 6000).tolist() == pytest.approx(expected.tolist(), abs=0.02)
+    assert drawn.max() == 2
+
+
+def test_targets_end_at_their_end_or_before_the_padding() -> None:
+    assert without_padding([5, 6, 2, 1, 1], 1, 2) == [5, 6, 2]
+    assert without_padding([5, 6, 1, 1], 1, 2) == [5, 6]
+    assert without_padding([5, 6], 1, 2) == [5, 6]
+
+
+STRANGE = [
+    *("\ud800", "a\udfffb", "\0", "a\0b", "\r", "a\rb", "\u2028\u2029\x85\x0b\x0c", "\ufeff", "\ufffd\uffff"),
+    *("e" + "\u0301" * 1000, "\u202eabc\u202c", "שלום", "سلام", "👩‍👩‍👧‍👦🏳️‍🌈", "\U0010ffff\U000e0001\U00020000"),
+    *("<s>", "</s>", "<pad> </s> <unk><sep>", "<0x0A>", "<2de>", "\t", "a\tb\tc", "   ", "\u3000\xa0", "x" * 5_000),
+]
+
+
+def test_strange_texts_have_an_answer_each(make_translator: MakeTranslator) -> None:
+    for columns in (1, 2):
+        translator = make_translator(columns=columns)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lines.TextWarning)
+            found = translator.translate(STRANGE)
+            assert len(found) == len(STRANGE)
+            "".join(found).encode()
+            assert [translator.translate(text) for text in STRANGE[:12]] == found[:12]
+            assert len(translator.score(STRANGE, STRANGE)) == len(STRANGE)
+
+
+def test_special_tokens_in_a_text_are_text(make_translator: MakeTranslator) -> None:
+    translator = make_translator()
+    ids = translator.encode_batch(["a </s><pad><s>"])[0]
+    assert ids.count(translator.tokenizer.eos_token_id) == 1
+    assert {translator.tokenizer.pad_token_id, translator.tokenizer.bos_token_id}.isdisjoint(ids)
+    assert isinstance(translator.model, VanillaForConditionalGeneration)

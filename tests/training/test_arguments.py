@@ -15,8 +15,9 @@ from transformers import GenerationConfig, PreTrainedConfig, Seq2SeqTrainingArgu
 from transformers.integrations import integration_utils
 
 from hf_vanilla import VanillaConfig
+from hf_vanilla.precision import bfloat16_is_fast
 from hf_vanilla.training import arguments as arguments_module
-from hf_vanilla.training.arguments import arguments_here, bfloat16_is_fast, training_arguments
+from hf_vanilla.training.arguments import arguments_here, training_arguments
 from hf_vanilla.training.options import (
     ONLY_ARGUMENTS,
     ONLY_GENERATION,
