@@ -335,9 +335,7 @@ class Translator:
         search: "SearchSettings",
     ) -> list[list[Hypothesis]]:
         """
-        The same hypotheses with their scores, for searches that return none: greedy search and sampling.
-
-        They are the model's own probabilities, whatever a sample was drawn from.
+        The same samples with their scores: by the model's own probabilities, whatever they were drawn from.
         """
         flat = [(place, hypothesis) for place, each in enumerate(found) for hypothesis in each if hypothesis.token_ids]
         targets = [hypothesis.token_ids for _, hypothesis in flat]
@@ -369,7 +367,7 @@ class SearchSettings:
         usual = 1 if is_sampling else max(self.of("num_beams") or 1, self.number)
         self.num_beams = int(given or usual)
         self.is_sampling = is_sampling and self.num_beams == 1
-        self.has_scores = with_scores and self.num_beams > 1  # of the search itself
+        self.has_scores = with_scores and not self.is_sampling  # of the search itself
         if self.number > self.num_beams and not is_sampling:
             raise ValueError(
                 f"num_return_sequences ({self.number}) must not be greater than num_beams ({self.num_beams}): the "
@@ -413,7 +411,7 @@ class SearchSettings:
         elif self.number > 1:
             options["num_return_sequences"] = self.number
         if self.has_scores:
-            options |= {"return_dict_in_generate": True, "output_scores": True}
+            options["return_sequence_scores"] = True
         return options
 
 
