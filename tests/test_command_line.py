@@ -14,6 +14,8 @@ import warm
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_vanilla.data.spoken import spoken_pairs
+
 ROOT = Path(__file__).parents[1]
 SMALL = {
     "data.train.size": 400,
@@ -145,22 +147,38 @@ def test_averaging_again_replaces_the_weights(
     assert "The weights have not been measured" in (folder / "README.md").read_text()
 
 
-def test_the_shell_commands_of_the_readme_run(trained: Path, tmp_path: Path) -> None:
-    """On a run that is already there, and with a training cut short; `make` is what runs these tests."""
-    (tmp_path / "runs").mkdir()
-    shutil.copytree(trained, tmp_path / "runs" / "quickstart")
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+BRIEF = {key: value for key, value in SMALL.items() if key.startswith(("model.", "training.max", "training.eval"))}
+
+
+def test_the_shell_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """On spoken forms as text files, and with a training cut short; `make` is what runs these tests."""
+    for split, size in (("train", 3000), ("valid", 100), ("test", 100)):
+        pairs = spoken_pairs(split.replace("valid", "validation"), size)
+        for suffix, texts in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            (tmp_path / f"{split}.{suffix}").write_text("".join(f"{text}\n" for text in texts))
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if not line.startswith("make ")]
-    assert sum("hf-vanilla" in line for line in lines) >= 3
-    small = " ".join(f"{key}={value}" for key, value in SMALL.items() if key != "training.learning_rate")
+    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines() if not line.startswith("make ")]
+    assert sum("hf-vanilla" in line for line in lines) >= 5
+    brief = " ".join(f"{key}={value}" for key, value in BRIEF.items()) + " model.num_heads=2"
     for line in lines:
-        line = line.partition("#")[0].replace(". .venv/bin/activate", "true")
+        line = line.replace(". .venv/bin/activate", "true")
         line = line.replace("hf-vanilla", f"{sys.executable} {warm.__file__} run {sys.executable} -m hf_vanilla")
-        line += f" {small}" if " train " in line else ""
+        line += f" {brief}" if " train " in line else ""
         options = {"cwd": tmp_path, "env": os.environ | {warm.ADDRESS: warm.server()}, "timeout": 300, "check": False}
         done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, **options)
         assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert "<!doctype html>" in (tmp_path / "report.html").read_text().lower()
+
+
+def test_the_translator_of_the_readme_translates(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "quickstart").symlink_to(trained)
+    (tmp_path / "said.txt").write_text("noon\nmidnight\n")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    (block,) = (block for block in blocks if "Translator" in block)
+    done = warm.run([sys.executable, "-c", block + "assert len(best) == 3"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
 
 
 WITHOUT_POSIX = """

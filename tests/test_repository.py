@@ -29,8 +29,9 @@ def run(*arguments: str, cwd: Path = ROOT, fresh: bool = False) -> str:
     return done.stdout
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+def test_the_python_of_the_readme_builds_trains_and_saves_a_model(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (block,) = (block for block in blocks if "from_config" in block)
     assert "tensor([[" in run("-c", block, cwd=tmp_path)
     assert (tmp_path / "my-model" / "modeling_vanilla.py").exists()
 
