@@ -111,7 +111,7 @@ def test_the_same_targets_with_products_by_onednn(
     model = make_decided().float()
     expected = [theirs(model, sources, num_beams=num_beams)[0] for num_beams in (1, 4)]
     monkeypatch.setattr(kernels_vanilla, "MIN_ONEDNN_OPS", 0)
-    of_encoder = products_by_onednn(partial(our_search_arguments, model, None, sources, None))
+    of_encoder = products_by_onednn(partial(our_search_arguments, model, None, sources, None, is_scored=False))
     assert of_encoder == 6 * model.config.encoder_layers
     for num_beams, targets in zip((1, 4), expected, strict=True):
         assert products_by_onednn(partial(model.generate, **sources, num_beams=num_beams)) > of_encoder
