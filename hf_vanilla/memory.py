@@ -1,8 +1,11 @@
 """The memory of the process."""
 
 import ctypes
+import os
 import platform
 import sys
+
+KEPT_KERNELS = 128  # a training step needs some 30 for each of its numbers of rows
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
 
@@ -32,6 +35,17 @@ def keep_freed_memory() -> None:
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     libc.mallopt(M_TOP_PAD, 2**28)
+
+
+def keep_few_kernels() -> None:
+    """
+    Have oneDNN keep its last kernels only. To be called before the first product of matrices.
+
+    It makes one for each number of rows, and keeps 1,024. Batches of a training hardly ever have the same number of
+    rows again, and old kernels are scattered over the memory, whose gaps then fit nothing: after 225 steps of the small
+    Multi30k recipe the process has 3.7 GiB with 1,024 kernels, 2.8 GiB with 128, and has taken the same time.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_KERNELS))
 
 
 def peak_memory() -> int:

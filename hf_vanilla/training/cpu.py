@@ -12,7 +12,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import AttentionInterface
 
-from ..memory import keep_freed_memory
+from ..memory import keep_few_kernels, keep_freed_memory
 from ..models.kernels_vanilla import MAX_PRODUCT_KEYS, pad_to_min_keys
 from ..models.modeling_vanilla import scaled_dot_product_attention
 
@@ -22,9 +22,10 @@ ATTENTION_BY_LENGTH = "attention_by_length"
 def make_fast_on_cpu(model: PreTrainedModel) -> None:
     """
     Prepare a model for training on a CPU: attention by plain matrix products for sentences, a faster random generator
-    for dropout, and freed memory that stays with the process.
+    for dropout, freed memory that stays with the process, and few kernels that stay in it.
     """
     keep_freed_memory()
+    keep_few_kernels()
     model.set_attn_implementation(ATTENTION_BY_LENGTH)
     for module in list(model.modules()):
         for name, child in module.named_children():

@@ -1,6 +1,10 @@
 """What is faster on a CPU computes the same: dropout by its statistics and by its gradient."""
 
 import math
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -174,3 +178,36 @@ def gradients(model: VanillaForConditionalGeneration, inputs: dict[str, torch.Te
     model.zero_grad()
     model(**inputs).loss.backward()
     return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+MANY_NUMBERS_OF_ROWS = """
+import ctypes, torch
+from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla.training.cpu import make_fast_on_cpu
+
+class Mallinfo2(ctypes.Structure):  # of glibc's malloc.h
+    _fields_ = [(name, ctypes.c_size_t) for name in
+                "arena ordblks smblks hblks hblkhd usmblks fsmblks in_use fordblks keepcost".split()]
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Mallinfo2
+sizes = dict(d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1)
+make_fast_on_cpu(VanillaForConditionalGeneration(VanillaConfig(vocab_size=50, **sizes)))
+linear = torch.nn.Linear(64, 64)
+before = mallinfo2().in_use
+for rows in range(1000, 1200):
+    with torch.autocast("cpu", torch.bfloat16):
+        linear(torch.ones(rows, 64)).sum().backward()
+print(mallinfo2().in_use - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory in use is asked of glibc")
+def test_kernels_for_many_numbers_of_rows_do_not_stay_in_memory() -> None:
+    def bytes_in_use(**environment: str) -> int:
+        options = {"capture_output": True, "text": True, "check": True, "timeout": 300}
+        command = [sys.executable, "-c", MANY_NUMBERS_OF_ROWS]
+        return int(subprocess.run(command, env=os.environ | environment, **options).stdout)
+
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    assert bytes_in_use(**{name: "1024"}) > 1.3 * bytes_in_use()  # 1,024 is oneDNN's own
