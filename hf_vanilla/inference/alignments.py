@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ..data.errors import InvalidDataError
 from ..data.tokenizer import Encoder
 from ..run_directory import ALIGNMENT, GENERATION_CONFIG
+from .batching import batches_by_length, mask_of, padded
 from .translator import Source
 from .units import Membership, Unit, members_of_source, members_of_target
 
@@ -204,13 +205,10 @@ def cross_attentions(
 
 
 def batches(pairs: Sequence[EncodedPair], heads: int, max_tokens: int) -> Iterator[list[EncodedPair]]:
-    """Pairs of similar length together. The longest first, so that a batch too large for memory fails at once."""
-    remaining = sorted(pairs, key=lambda pair: pair.length, reverse=True)
-    while remaining:
-        longest = remaining[0].length
-        size = max(1, min(max_tokens // longest, MAX_WEIGHTS // (heads * longest**2)))
-        yield remaining[:size]
-        remaining = remaining[size:]
+    """Pairs of similar length together."""
+    lengths = [pair.length for pair in pairs]
+    for places in batches_by_length(lengths, max_tokens, max_weights=MAX_WEIGHTS // heads):
+        yield [pairs[place] for place in places]
 
 
 @contextmanager
@@ -251,19 +249,14 @@ def recorded(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[dict[int
 
 
 def inputs_of(model: Any, pairs: Sequence[EncodedPair]) -> dict[str, Tensor]:
-    padding = model.config.pad_token_id
-    targets = padded([pair.target_ids for pair in pairs], padding)
-    given = {
-        "input_ids": padded([pair.source_ids for pair in pairs], padding),
-        "attention_mask": padded([[1] * len(pair.source_ids) for pair in pairs], 0),
+    padding, device = model.config.pad_token_id, model.device
+    sources = [pair.source_ids for pair in pairs]
+    targets = padded([pair.target_ids for pair in pairs], padding, device)
+    return {
+        "input_ids": padded(sources, padding, device),
+        "attention_mask": mask_of(sources, device),
         "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(targets),
     }
-    return {name: tensor.to(model.device) for name, tensor in given.items()}
-
-
-def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    tensors = [torch.tensor(row) for row in rows]
-    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=filler)
 
 
 def between_units(attention: np.ndarray, sources: Membership, targets: Membership) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-def batches_by_length(lengths: Sequence[int], max_tokens: int, max_rows: int | None = None) -> Iterator[list[int]]:
+def batches_by_length(
+    lengths: Sequence[int], max_tokens: int, max_rows: int | None = None, max_weights: int | None = None
+) -> Iterator[list[int]]:
     """
     Places in `lengths`, texts of about the same length together.
 
@@ -15,10 +17,13 @@ def batches_by_length(lengths: Sequence[int], max_tokens: int, max_rows: int | N
     Args:
         max_tokens: Of a batch, padding counted. A single text may have more.
         max_rows: The most texts of a batch.
+        max_weights: The most attention weights of a head in a batch: length times length of each text.
     """
     remaining = sorted(range(len(lengths)), key=lambda place: lengths[place], reverse=True)
     while remaining:
-        size = max(1, min(max_tokens // max(1, lengths[remaining[0]]), max_rows or len(remaining)))
+        longest = max(1, lengths[remaining[0]])
+        size = min(max_tokens // longest, max_rows or len(remaining))
+        size = max(1, size if max_weights is None else min(size, max_weights // longest**2))
         yield remaining[:size]
         remaining = remaining[size:]
 
