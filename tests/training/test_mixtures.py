@@ -9,7 +9,6 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pytest
-from torch import Tensor
 from transformers import AutoTokenizer
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -20,7 +19,6 @@ from hf_vanilla.training.check import check
 from hf_vanilla.training.preparation import SPLITS, encoded_file
 from hf_vanilla.training.recipe import Recipe, load_recipe
 from hf_vanilla.training.run import train
-from hf_vanilla.training.trainer import VanillaTrainer
 
 RECIPE = """
 data:
@@ -61,23 +59,6 @@ def recipe_in(folder: Path, text: str) -> Recipe:
     (folder / "lemmas.tsv").write_text("".join(f"see{n}s\tsee{n}\tV;INF\n" for n in range(LEMMAS)))
     (folder / "recipe.yaml").write_text(text)
     return load_recipe(folder / "recipe.yaml")
-
-
-@pytest.fixture
-def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """Every batch that is trained on, and its loss."""
-    taken: list[Step] = []
-    usual = VanillaTrainer.training_step
-
-    def recorded(self: VanillaTrainer, model: Any, inputs: dict[str, Tensor], items: Any = None) -> Tensor:
-        loss = usual(self, model, inputs, items)
-        taken.append(
-            (self.state.global_step, *(inputs[name].tolist() for name in ("input_ids", "labels")), float(loss))
-        )
-        return loss
-
-    monkeypatch.setattr(VanillaTrainer, "training_step", recorded)
-    return taken
 
 
 def test_a_training_with_weights_prefixes_and_symbols_goes_on_as_if_it_had_not_stopped(

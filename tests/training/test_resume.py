@@ -30,7 +30,7 @@ from hf_vanilla.training.preparation import checksum_of_tokenizer
 from hf_vanilla.training.recipe import Recipe, RecipeError, load_recipe, refuse_another_recipe
 from hf_vanilla.training.run import train
 from hf_vanilla.training.stopping import SIGNALS, StopOnSignal
-from hf_vanilla.training.trainer import TrainingDivergedError, VanillaTrainer
+from hf_vanilla.training.trainer import TrainingDivergedError
 from hf_vanilla.workflow import greedy_translations
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -56,22 +56,6 @@ RECIPE = {
     "training.average_checkpoints": 1,
 }
 Step = tuple[Any, ...]
-
-
-@pytest.fixture
-def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """Every batch that is trained on, and its loss."""
-    taken: list[Step] = []
-    usual = VanillaTrainer.training_step
-
-    def recorded(self: VanillaTrainer, model: Any, inputs: dict[str, Tensor], items: Any = None) -> Tensor:
-        loss = usual(self, model, inputs, items)
-        ids = tuple(tuple(map(tuple, inputs[name].tolist())) for name in ("input_ids", "labels"))
-        taken.append((self.state.global_step, *ids, float(loss)))
-        return loss
-
-    monkeypatch.setattr(VanillaTrainer, "training_step", recorded)
-    return taken
 
 
 @pytest.mark.parametrize(
