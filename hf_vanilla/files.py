@@ -4,8 +4,8 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from errno import EINVAL, ENOTSUP
 from pathlib import Path
 
@@ -17,6 +17,27 @@ def write_whole(file: Path, text: str) -> None:
     sync(partial)
     partial.replace(file)
     sync(file.parent)
+
+
+@contextmanager
+def new_folder(destination: Path) -> Iterator[Path]:
+    """
+    A folder to write into, which gets the name `destination` when the block has ended without an error: there is all of
+    it or nothing. A destination that exists must be an empty folder.
+    """
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise FileExistsError(f"{destination} exists and is not empty: choose another --output; nothing was changed")
+    destination.absolute().parent.mkdir(parents=True, exist_ok=True)
+    partial = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        settle(partial, partial.rglob("*"))
+        partial.replace(destination)
+        sync(destination.absolute().parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def settle(folder: Path, paths: Iterable[Path]) -> None:

@@ -42,6 +42,7 @@ def working() -> Iterator[None]:
     from transformers.utils import logging
 
     from hf_vanilla.data.errors import InvalidDataError
+    from hf_vanilla.interop.errors import InteropError
     from hf_vanilla.memory import keep_freed_memory
     from hf_vanilla.threads import giving_way, limit_threads
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
@@ -58,7 +59,15 @@ def working() -> Iterator[None]:
         with giving_way(warn):
             yield
     except (
-        *(InvalidDataError, RecipeError, TrainingDivergedError, DamagedCheckpointError, RunInUseError, RanksError),
+        *(
+            InvalidDataError,
+            InteropError,
+            RecipeError,
+            TrainingDivergedError,
+            DamagedCheckpointError,
+            RunInUseError,
+            RanksError,
+        ),
         OSError,
     ) as error:
         raise click.ClickException(str(error)) from None

@@ -42,11 +42,20 @@ def make_config() -> Callable[..., VanillaConfig]:
 
 @pytest.fixture
 def make_model(make_config: Callable[..., VanillaConfig]) -> Callable[..., VanillaForConditionalGeneration]:
-    """`make_model(**changes)`: a tiny model in eval mode whose every parameter, also biases and norms, is random."""
+    """
+    `make_model(**changes)`: a tiny model in eval mode whose every parameter, also biases and norms, is random.
+
+    Its linear maps are as large as Xavier's: with the smaller first weights of a training all tokens of a tiny model
+    are about as likely, and rounding would decide searches.
+    """
 
     def make(**changes: object) -> VanillaForConditionalGeneration:
         model = VanillaForConditionalGeneration(make_config(**changes)).eval()
         with torch.no_grad():
+            embeddings = model.get_input_embeddings().weight  # the output projection has the same if they are tied
+            linears = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
+            for linear in [each for each in linears if each.weight is not embeddings]:
+                linear.weight.mul_((6 * linear.in_features / (linear.in_features + linear.out_features)) ** 0.5)
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
         return model

@@ -5,8 +5,6 @@ The page needs no network and has no JavaScript, and its Content-Security-Policy
 the escaping could do nothing.
 """
 
-import base64
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
+from ..pages import hash_of, rendered
 from .examples import Examples
 from .metrics import Chrf, Counts, Metric
 from .outcome import Outcome, shown, shown_p, signatures_of
@@ -30,11 +28,6 @@ SENTENCES = 6  # of each kind: the best, the worst, ...
 BUCKETS = 8
 MAX_SHOWN = 800  # characters of a text
 WORDY = 2  # a test set with more words than this in a reference is one of words, with fewer of characters
-
-INVISIBLE = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\ufffe\uffff]"
-)
-"""Characters that cannot be seen, are not allowed in HTML, or change the direction of what stands beside them."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +94,14 @@ def page_of(outcomes: Sequence[Outcome]) -> str:
     """The page for some test sets."""
     folder = files("hf_vanilla.evaluation")
     style = (folder / "report_page.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["visible"] = visible
-    template = environment.from_string((folder / "report_page.html").read_text(encoding="utf-8"))
-    return template.render(
+    return rendered(
+        (folder / "report_page.html").read_text(encoding="utf-8"),
         sections=[section_of(outcome) for outcome in outcomes],
         resamples=RESAMPLES,
         signatures=signatures_of(outcomes),
         style=Markup(style),  # noqa: S704 - it is our own file
-        style_hash=digest,
+        style_hash=hash_of(style),
     )
-
-
-def visible(text: str) -> Markup:
-    """Text for the page: escaped, and with names in place of characters that cannot be shown."""
-    named = INVISIBLE.sub(lambda found: f"<span class=named>U+{ord(found[0]):04X}</span>", str(escape(text)))
-    return Markup(named)  # noqa: S704 - it has been escaped
 
 
 def section_of(outcome: Outcome) -> Section:

@@ -11,7 +11,8 @@ import pytest
 from hf_vanilla.evaluation.examples import Examples
 from hf_vanilla.evaluation.metrics import METRICS, metrics_with
 from hf_vanilla.evaluation.outcome import Outcome, System, outcome_of
-from hf_vanilla.evaluation.report_page import MAX_SHOWN, SENTENCES, buckets_of, lengths_of, page_of, too_much, visible
+from hf_vanilla.evaluation.report_page import MAX_SHOWN, SENTENCES, buckets_of, lengths_of, page_of, too_much
+from hf_vanilla.pages import visible
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -26,7 +26,7 @@ def test_each_token_has_the_log_probability_that_the_model_gives_it(make_transla
         with torch.no_grad():
             expected = translator.model(**given).logits[0].log_softmax(-1)[range(len(targets[0])), targets[0]]
         assert score.token_log_probabilities == pytest.approx(expected.tolist(), abs=1e-5)
-        assert score.log_probability == pytest.approx(expected.sum().item(), abs=1e-5)
+        assert score.log_probability == pytest.approx(expected.double().sum().item(), abs=1e-5)
         assert score.tokens == [*target, "</s>"]
 
 

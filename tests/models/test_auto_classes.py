@@ -113,14 +113,16 @@ def test_everything_is_initialised_that_a_checkpoint_lacks(make_model: MakeModel
     assert loaded.model.decoder.embed_positions.weight.std().item() == pytest.approx(16**-0.5, rel=0.05)
 
 
-def test_fresh_weights_are_xavier_and_embeddings_have_unit_norm() -> None:
+def test_fresh_weights_are_as_pytorch_draws_them_and_embeddings_have_unit_norm() -> None:
     model = VanillaForConditionalGeneration(
         VanillaConfig(vocab_size=2000, d_model=64, d_ff=256, encoder_layers=1, decoder_layers=1)
     )
-    layer = model.model.encoder.layers[0]
-    bound = (6 / (64 + 256)) ** 0.5
-    assert 0.99 * bound < layer.feed_forward.fc1.weight.abs().max() <= bound
-    assert layer.feed_forward.fc1.bias.eq(0).all()
+    feed_forward = model.model.encoder.layers[0].feed_forward
+    for linear in (feed_forward.fc1, feed_forward.fc2):
+        bound = linear.in_features**-0.5
+        assert 0.99 * bound < linear.weight.abs().max() <= bound
+        assert linear.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
+        assert linear.bias.eq(0).all()
     assert model.get_input_embeddings().weight.norm(dim=-1).mean().item() == pytest.approx(1, rel=0.01)
 
 

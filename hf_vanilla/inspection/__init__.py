@@ -1,0 +1,1 @@
+"""Attention and states of a model as numbers, pictures and pages."""

@@ -1,0 +1,1 @@
+"""What leaves and enters: the Hub, exports to other engines, and checkpoints of other toolkits."""

@@ -1,0 +1,1 @@
+"""The model over HTTP, and a page for people."""
