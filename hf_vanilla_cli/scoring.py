@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from .shared import json_option, run_argument, working
+from .shared import json_option, model_argument, working
 from .streams import (
     device_option,
     dtype_option,
@@ -23,7 +23,7 @@ from .streams import (
 
 
 @click.command()
-@run_argument
+@model_argument
 @click.option("--source", type=click.File("rb"), default="-", help="If not given, stdin.")
 @click.option(
     "--target",
@@ -40,7 +40,7 @@ from .streams import (
 @device_option
 @json_option
 def score(
-    run: Path,
+    run: str,
     source: IO[bytes],
     target: IO[bytes] | None,
     output: Path,
@@ -55,6 +55,8 @@ def score(
 ) -> None:
     """
     Write the log-probability (natural logarithm) of each target, given its source.
+
+    RUN is a directory with a model, such as a run, or its name on the Hub: user/name or user/name@revision.
 
     That of a translation is its score in `translate --scores` if --normalise is given, unless the translation was cut
     at the limit of length, or its text would be split into other tokens than those that the search found. A target that

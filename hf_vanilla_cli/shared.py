@@ -13,6 +13,25 @@ import click
 run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
+class ModelName(click.ParamType):
+    """A run or another directory with a model, or the name of one on the Hub."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from hf_vanilla.hub_name import ModelNameError, hub_name
+
+        if not Path(value).is_dir():
+            try:
+                hub_name(value)
+            except ModelNameError as error:
+                self.fail(str(error), param, ctx)
+        return str(value)
+
+
+model_argument = click.argument("run", type=ModelName())
+
+
 class NameOrPath(click.Path):
     """A recipe: a file, or the name of one that comes with this package, such as `quickstart`."""
 
@@ -43,7 +62,7 @@ def working() -> Iterator[None]:
 
     from hf_vanilla.data.errors import InvalidDataError
     from hf_vanilla.interop.errors import InteropError
-    from hf_vanilla.memory import keep_freed_memory
+    from hf_vanilla.memory import keep_few_kernels, keep_freed_memory
     from hf_vanilla.threads import giving_way, limit_threads
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
     from hf_vanilla.training.ranks import RanksError
@@ -54,6 +73,7 @@ def working() -> Iterator[None]:
 
     logging.disable_progress_bar()  # of loading and saving, which take a moment
     keep_freed_memory()
+    keep_few_kernels()
     limit_threads()
     try:
         with giving_way(warn):

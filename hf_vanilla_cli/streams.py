@@ -115,7 +115,7 @@ def progress(source: IO[bytes]) -> Iterator[Callable[[int], Any]]:
         yield bar.update
 
 
-def load_translator(run: Path, dtype: str, device: str | None, **limits: int | None) -> Any:
+def load_translator(run: str | Path, dtype: str, device: str | None, **limits: int | None) -> Any:
     """A `Translator` as the options say."""
     import torch
 

@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from .shared import json_option, run_argument, working
+from .shared import json_option, model_argument, working
 from .streams import (
     device_option,
     dtype_option,
@@ -23,7 +23,7 @@ from .streams import (
 
 
 @click.command()
-@run_argument
+@model_argument
 @input_option
 @output_option
 @click.option("--num-beams", type=click.IntRange(1), help="The width of the search, if not the run's own.")
@@ -51,8 +51,8 @@ from .streams import (
 @click.option(
     "--prefix-file",
     type=click.File("rb"),
-    help="Line n of it is what the translation of line n begins with, word for word. The last word may go on. Scores "
-    "are of what follows.",
+    help="Line n of it is what the translation of line n begins with, word for word: a last word Mann does "
+    "not become Mannschaft; punctuation may follow, and after Chinese or Thai anything. Scores are of what follows.",
 )
 @click.option("--sample", is_flag=True, help="Draw translations at random instead of searching for the best.")
 @click.option("--temperature", type=click.FloatRange(0, min_open=True), help="Of --sample; 1 is the model's own.")
@@ -70,7 +70,7 @@ from .streams import (
 @device_option
 @json_option
 def translate(
-    run: Path,
+    run: str,
     source: IO[bytes],
     output: Path,
     num_beams: int | None,
@@ -93,6 +93,9 @@ def translate(
 ) -> None:
     """
     Translate line by line: as many lines out as in, in their order, in memory that does not grow with their number.
+
+    RUN is a directory with a model, such as a run, or its name on the Hub: user/name, or user/name@revision for a
+    branch, a tag or a commit.
 
     Where the model was trained on sources with several columns, tabs separate them. An empty line stays empty. Bytes
     that are not UTF-8 are read as U+FFFD. Line ends inside of a translation are written as spaces.

@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from ..files import write_whole
+from ..hub_name import hub_name
 from ..run_directory import (
     ALIGNMENT,
     CARD,
@@ -78,7 +79,9 @@ def texts_of(sample: Sample) -> tuple[str, str, str]:
 
 def base_model_of(origin: Mapping[str, Any]) -> str | None:
     """The model on the Hub whose weights the training began with, if any."""
-    return origin["name"] if origin and origin["is_on_hub"] and "weights" in origin["checksums"] else None
+    if not origin or not origin["is_on_hub"] or "weights" not in origin["checksums"]:
+        return None
+    return hub_name(origin["name"]).repository
 
 
 def sentence_of(origin: Mapping[str, Any]) -> str:
@@ -86,7 +89,7 @@ def sentence_of(origin: Mapping[str, Any]) -> str:
     if not origin:
         return "trained from scratch by hf_vanilla"
     name = cell(origin["name"])
-    named = f"[{name}](https://huggingface.co/{origin['name']})" if origin["is_on_hub"] else f"**{name}**"
+    named = f"[{name}]({hub_name(origin['name']).url})" if origin["is_on_hub"] else f"**{name}**"
     if "weights" not in origin["checksums"]:
         return f"trained from scratch by hf_vanilla with the tokenizer of {named}"
     weights = origin["checksums"]["weights"]

@@ -17,9 +17,11 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.tokenizer import Columns, Encoder
+from ..hub_name import folder_of
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import RECIPE
 from .batching import batches_by_length, mask_of, padded
+from .beginnings import Beginning, Beginnings
 from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
 from .sampling import WARPERS, SeededSampling, seed_of
 from .scoring import Score, log_probabilities, normalised, start_token
@@ -37,6 +39,8 @@ LONE_SURROGATES = re.compile(
 )  # halves of characters, which Python allows in a text and UTF-8 does not
 MAX_TOKENS = 16_384
 MAX_SOURCE_LENGTH = 1024
+OF_HUB = ("revision", "token", "cache_dir", "local_files_only", "force_download")
+"""Arguments of `from_pretrained` that say how to download; a directory needs none of them."""
 ENDED = object()  # stands where one of two inputs has no more items
 MAX_SAMPLED_LOGITS = 2**24  # of one step: sampling sorts them, so that they are there several times
 
@@ -86,6 +90,7 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.encoder = Encoder(tokenizer)
+        self.beginnings = Beginnings(self.encoder)
         self.max_tokens = max_tokens or MAX_TOKENS
         self.columns = columns or columns_in(tokenizer) or 1
         positions = getattr(model.config, "max_position_embeddings", None)
@@ -102,15 +107,17 @@ class Translator:
         **model_arguments: Any,
     ) -> Self:
         """
-        Load a run directory, or a model from the Hub, onto the GPU if there is one.
+        Load a run directory, or `user/name` or `user/name@revision` from the Hub, onto the GPU if there is one.
 
         `model_arguments` are those of `AutoModelForSeq2SeqLM.from_pretrained`, such as `dtype=torch.bfloat16`.
         """
+        of_hub = {name: model_arguments.pop(name) for name in OF_HUB if name in model_arguments}
+        run = folder_of(run, **of_hub)
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
         tokenizer = AutoTokenizer.from_pretrained(run)
-        columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
+        columns = columns_in(tokenizer) or columns_in_recipe(run)
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 
     @overload
@@ -128,7 +135,7 @@ class Translator:
         a window of some thousand texts when the first of its translations is asked for.
 
         Args:
-            target_prefixes: What each translation begins with, word for word. The last word of a beginning may go on.
+            target_prefixes: What each translation begins with, word for word ("Mann" does not become "Mannschaft").
             options: Those of `search`.
         """
         return self._each(
@@ -181,12 +188,12 @@ class Translator:
         """
         search = SearchSettings(self.model, generation, seed, with_scores)
         sources = self.encode_batch([line.parts for line in lines], prefix, [line.number for line in lines])
-        starts = self._ids([line.target for line in lines])
+        starts = self.beginnings.of([well_formed(line.target) for line in lines])
         found = [[Hypothesis(line.target, 0.0)] * search.number for line in lines]
         filled = [
             place
             for place, line in enumerate(lines)
-            if any(part.strip() for part in line.parts) and len(starts[place]) < self.max_source_length
+            if any(part.strip() for part in line.parts) and len(starts[place].token_ids) < self.max_source_length
         ]
         with evaluating(self.model):
             for batch in self._batches(filled, sources, starts, search):
@@ -283,23 +290,18 @@ class Translator:
             )
         return (*parts, *[""] * (self.columns - len(parts)))
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of the beginnings of targets: without <eos>."""
-        filled = [place for place, text in enumerate(texts) if text]
-        ids: list[list[int]] = [[] for _ in texts]
-        for place, target in zip(filled, self.encoder.targets([well_formed(texts[p]) for p in filled]), strict=True):
-            ids[place] = target[:-1]
-        return ids
-
     def _batches(
-        self, places: Sequence[int], sources: list[list[int]], starts: list[list[int]], search: "SearchSettings"
+        self, places: Sequence[int], sources: list[list[int]], starts: list[Beginning], search: "SearchSettings"
     ) -> Iterator[list[int]]:
-        """Lines that are searched together: of about the same length, and with beginnings of the same length."""
+        """Lines that are searched together: of about the same length, and with beginnings of the same kind."""
+
+        def kind(place: int) -> tuple[int, str]:
+            return len(starts[place].token_ids), starts[place].end.name
+
         rows = max(search.num_beams, search.number)
         logits = MAX_SAMPLED_LOGITS // self.model.config.vocab_size if search.is_sampling else None
         most = None if logits is None else max(1, logits // rows)
-        by_start = sorted(places, key=lambda place: len(starts[place]))
-        for _, group in groupby(by_start, key=lambda place: len(starts[place])):
+        for _, group in groupby(sorted(places, key=kind), key=kind):
             members = list(group)
             for batch in batches_by_length([len(sources[place]) for place in members], self.max_tokens // rows, most):
                 yield [members[place] for place in batch]
@@ -309,16 +311,18 @@ class Translator:
         batch: Sequence[int],
         lines: Sequence[Line],
         sources: list[list[int]],
-        starts: list[list[int]],
+        starts: list[Beginning],
         search: "SearchSettings",
     ) -> list[list[Hypothesis]]:
         device, pad = self.model.device, self.tokenizer.pad_token_id
         each = search.number if search.is_sampling else 1
         rows = [place for place in batch for _ in range(each)]
         ids = [sources[place] for place in rows]
-        options = search.options_of([lines[place].number for place in batch], len(starts[batch[0]]))
-        if starts[batch[0]]:
-            begun = [[start_token(self.model), *starts[place]] for place in rows]
+        first = starts[batch[0]]  # the others are as long, and end alike
+        suppressed = self.beginnings.suppressed(first.end)
+        options = search.options_of([lines[place].number for place in batch], len(first.token_ids), suppressed)
+        if first.token_ids:
+            begun = [[start_token(self.model), *starts[place].token_ids] for place in rows]
             options["decoder_input_ids"] = torch.tensor(begun, device=device)
         found = self.model.generate(padded(ids, pad, device), attention_mask=mask_of(ids, device), **options)
         targets, scores = (found.sequences, found.sequences_scores.tolist()) if search.has_scores else (found, None)
@@ -331,7 +335,7 @@ class Translator:
         self,
         found: list[list[Hypothesis]],
         sources: list[list[int]],
-        starts: list[list[int]],
+        starts: list[Beginning],
         search: "SearchSettings",
     ) -> list[list[Hypothesis]]:
         """
@@ -345,7 +349,7 @@ class Translator:
         def scored(place: int, hypothesis: Hypothesis) -> Hypothesis:
             if not hypothesis.token_ids:
                 return hypothesis
-            row = next(scores)[len(starts[place]) :]
+            row = next(scores)[len(starts[place].token_ids) :]
             score = normalised(math.fsum(row), len(row), search.length_penalty) if row else 0.0
             return Hypothesis(hypothesis.text, score, hypothesis.token_ids)
 
@@ -388,14 +392,17 @@ class SearchSettings:
         exponent = 1.0 if exponent is None else exponent
         return GNMTLengthPenalty(exponent) if self.of("length_penalty_type") == "gnmt" else exponent
 
-    def options_of(self, numbers: Sequence[int], forced: int) -> dict[str, Any]:
+    def options_of(self, numbers: Sequence[int], forced: int, suppressed: Sequence[int] = ()) -> dict[str, Any]:
         """
         Arguments of `generate()` for lines with these numbers.
 
         Args:
             forced: The tokens that targets are given to begin with. They do not count for the limits of length.
+            suppressed: The tokens that must not follow these.
         """
         options = self.generation | {"num_beams": self.num_beams}
+        if suppressed:
+            options["begin_suppress_tokens"] = sorted({*suppressed, *(self.of("begin_suppress_tokens") or ())})
         names = ("max_length", "max_length_beyond_source") if self.generation.get("max_new_tokens") is None else ()
         for name in names:
             if self.of(name) is not None and forced:

@@ -21,6 +21,7 @@ from transformers.generation import (
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteriaList,
+    SuppressTokensAtBeginLogitsProcessor,
 )
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils.output_capturing import capture_outputs
@@ -35,7 +36,7 @@ SERVED = {
     "alignment",  # read by others, after the search
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
-    *("decoder_input_ids", "decoder_attention_mask"),
+    *("decoder_input_ids", "decoder_attention_mask", "begin_suppress_tokens"),
 }
 """Arguments of `generate()` and keys of the generation config that our search follows, or that do not concern it."""
 
@@ -76,7 +77,8 @@ def has_enough_continuations(model: Any, settings: dict[str, Any]) -> bool:
     """Of the start token alone: beam search wants this many candidates at each step, also at the first."""
     eos = settings["eos_token_id"]
     number = len(eos) if isinstance(eos, list) else 1
-    return model.config.vocab_size >= (1 + number) * (settings.get("num_beams") or 1)
+    left = model.config.vocab_size - len(set(settings.get("begin_suppress_tokens") or ()))
+    return left >= (1 + number) * (settings.get("num_beams") or 1)
 
 
 def suits_device(model: Any, settings: dict[str, Any]) -> bool:
@@ -210,7 +212,7 @@ def our_search(
     # `generate()` has repeated everything for each hypothesis.
     sources, prefix = outputs[:: config.num_beams], input_ids[:: config.num_beams]
     mask, prefix_mask = (None if mask is None else mask[:: config.num_beams] for mask in masks)
-    if logits_processor or any(type(c) not in SERVED_CRITERIA for c in stopping_criteria):
+    if any(type(c) not in SERVED_CRITERIA for c in stopping_criteria):
         raise MoreIsAskedForError
     if len(prefix) != len(sources) or not ends_in_tokens(prefix, prefix_mask):
         raise MoreIsAskedForError
@@ -223,6 +225,7 @@ def our_search(
     names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
     options = {name: getattr(config, name) for name in names}
     options |= {"max_new_tokens": config.max_length - prefix.shape[1], "is_scored": is_scored}
+    options["suppressed_first"] = suppressed_first(logits_processor, prefix)
     search = Search(prefix, longest - prefix.shape[1], eos, fill, **options)
     decoder = IncrementalDecoder(model, sources, mask, config.num_beams)
     decoder.read(prefix, prefix_mask)
@@ -231,6 +234,16 @@ def our_search(
     if not is_scored:
         return targets
     return GenerateBeamEncoderDecoderOutput(sequences=targets, sequences_scores=scores.clone())
+
+
+def suppressed_first(processors: LogitsProcessorList, prefix: Tensor) -> Tensor | None:
+    """The tokens that must not follow the prefix, if that is all that the logits processors ask for."""
+    if not processors:
+        return None
+    only, *others = processors
+    if others or type(only) is not SuppressTokensAtBeginLogitsProcessor or only.begin_index != prefix.shape[1]:
+        raise MoreIsAskedForError
+    return only.begin_suppress_tokens.to(prefix.device, torch.long)
 
 
 __all__ = ["MoreIsAskedForError", "may_use_our_search", "our_search_arguments", "source_of"]

@@ -47,6 +47,7 @@ class Search:
     early_stopping: bool | str = False
     max_new_tokens: int = 0
     is_scored: bool = False  # whether greedy search, too, returns scores, which it does not need
+    suppressed_first: Tensor | None = None  # tokens that must not follow the prefix
 
     @cached_property
     def first_limit(self) -> int:
@@ -56,6 +57,10 @@ class Search:
     def candidates(self) -> int:
         """How many to look at, so that there are enough to go on with, however many of them end."""
         return max(2, 1 + len(self.eos_token_ids)) * self.num_beams
+
+    def suppressed(self, length: int) -> Tensor | None:
+        """What must not be the new token of this number, counted from 1."""
+        return self.suppressed_first if length == 1 else None
 
     def ends(self, tokens: Tensor, length: int, sentences: Tensor) -> Tensor:
         """Whether targets of `length` new tokens, of which these are the last, end there: (B, C) -> (B, C)."""
@@ -72,11 +77,11 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, 
     scores = torch.zeros(len(targets), 1, device=device)
     is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
     for length in count(1):  # of targets without their prefix
-        logits = decoder.logits(decoder.states(targets[:, -1:]))
-        tokens = largest(logits, torch.zeros_like(scores), 1)[1]
+        logits, suppressed = decoder.logits(decoder.states(targets[:, -1:])), search.suppressed(length)
+        tokens = largest(without(suppressed, logits), torch.zeros_like(scores), 1)[1]
         targets = torch.cat([targets, tokens], dim=-1)
         if search.is_scored:
-            scores = scores + log_probability_of_largest(logits.float())
+            scores = scores + log_probability_of_largest(logits.float(), suppressed)
         ends = is_open & search.ends(tokens, length, sentences)[:, 0]
         if not ends.any():
             continue
@@ -148,7 +153,8 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     ended = nothing = Ended.none_yet(search)
     is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
     for length in count(1):  # of targets without their prefix
-        scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search.candidates)
+        suppressed = search.suppressed(length)
+        scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search.candidates, suppressed)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
         ends = search.ends(tokens, length, sentences)
         ended = ended.together_with(candidates, scores, ends, length, search)
@@ -192,7 +198,7 @@ def places_of(is_open: Tensor) -> Tensor:
 
 
 def best_continuations(
-    decoder: IncrementalDecoder, tokens: Tensor, scores: Tensor, number: int
+    decoder: IncrementalDecoder, tokens: Tensor, scores: Tensor, number: int, suppressed: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
     The most probable next tokens of hypotheses with these last tokens and scores: (B, W), (B, W) -> 3 times (B, C).
@@ -201,20 +207,34 @@ def best_continuations(
     """
     size = max(1, logits_at_once(tokens.device, on_cpu=CPU_LOGITS) // (decoder.vocab_size * tokens.shape[1]))
     parts = zip(decoder.states(tokens).split(size), scores.split(size), strict=True)
-    found = [most_probable(decoder.logits(states), of_states, number) for states, of_states in parts]
+    found = [most_probable(decoder.logits(states), of_states, number, suppressed) for states, of_states in parts]
     best, places = (torch.cat(part) for part in zip(*found, strict=True))
     return best, places // decoder.vocab_size, places % decoder.vocab_size
 
 
-def most_probable(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
+def most_probable(
+    logits: Tensor, scores: Tensor, number: int, suppressed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The best scores with one more token, and where they are among the W * N of a sentence: (B, W, N) -> (B, C)."""
     logits = logits.float()
-    return largest(logits, scores + log_probability_of_largest(logits), number)
+    scores = scores + log_probability_of_largest(logits, suppressed)
+    return largest(without(suppressed, logits), scores, number)
 
 
-def log_probability_of_largest(logits: Tensor) -> Tensor:
-    """Its probability is at least 1 / N, so that the logarithm of that is exact: (B, W, N) -> (B, W)."""
-    return logits.softmax(-1).amax(-1).log()
+def log_probability_of_largest(logits: Tensor, suppressed: Tensor | None = None) -> Tensor:
+    """
+    Its probability is at least 1 / N, so that the logarithm of that is exact: (B, W, N) -> (B, W).
+
+    That of the largest which is not suppressed, among all, may be smaller than numbers can be.
+    """
+    if suppressed is None:
+        return logits.softmax(-1).amax(-1).log()
+    return without(suppressed, logits.log_softmax(-1)).amax(-1)
+
+
+def without(tokens: Tensor | None, logits: Tensor) -> Tensor:
+    """The same with no chance for some tokens: they lose what they have, as in transformers, and others get nothing."""
+    return logits if tokens is None else logits.index_fill(-1, tokens, -math.inf)
 
 
 def largest(logits: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor]:

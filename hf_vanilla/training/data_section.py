@@ -45,6 +45,17 @@ class DataSection:
     max_target_length: int = 256
 
 
+@dataclass(frozen=True)
+class Starts:
+    """Where relative paths of corpora start: at the folder of the data, but for those that were typed."""
+
+    places: Places
+    folder: Path
+
+    def located(self, path: str, where: str) -> Path:
+        return located(path, self.places.typed_start(where) or self.folder, where)
+
+
 def read_data_section(section: Mapping[str, Any], places: Places) -> DataSection:
     """The section as it stands in YAML, checked."""
     values = {key: value for key, value in section.items() if key not in (*SPLITS, "folder")}
@@ -56,7 +67,8 @@ def read_data_section(section: Mapping[str, Any], places: Places) -> DataSection
     amount = _amount_held_out(given["validation"])
     if amount is not None:
         del given["validation"]
-    corpora = {split: _corpora(value, folder, split) for split, value in given.items()}
+    starts = Starts(places, folder)
+    corpora = {split: _corpora(value, starts, split) for split, value in given.items()}
     _check_weights(corpora)
     _check_columns(corpora)
     if amount is not None:
@@ -91,13 +103,13 @@ def _amount_held_out(value: Any) -> float | int | None:
     return share
 
 
-def _corpora(value: Any, folder: Path, split: str) -> tuple[Corpus, ...]:
+def _corpora(value: Any, starts: Starts, split: str) -> tuple[Corpus, ...]:
     corpora = value if isinstance(value, list) else [value]
     names = [f"data.{split}[{number}]" for number in range(len(corpora))] if len(corpora) > 1 else [f"data.{split}"]
     if not corpora:
         raise RecipeError(f"data.{split}: is empty\n{_kinds(split)}")
     try:
-        return tuple(_corpus(corpus, folder, name) for corpus, name in zip(corpora, names, strict=True))
+        return tuple(_corpus(corpus, starts, name) for corpus, name in zip(corpora, names, strict=True))
     except CorpusFormError as error:
         raise RecipeError(f"{error}\n{_kinds(split)}") from None
 
@@ -106,7 +118,7 @@ class CorpusFormError(RecipeError):
     """A corpus that is not written as any kind of corpus is."""
 
 
-def _corpus(value: Any, folder: Path, where: str) -> Corpus:
+def _corpus(value: Any, starts: Starts, where: str) -> Corpus:
     """The keys tell the kind of corpus."""
     try:
         values = dict(mapping(value, where))
@@ -125,8 +137,8 @@ def _corpus(value: Any, folder: Path, where: str) -> Corpus:
     _check_prefix(values.get("prefix", ""), where)
     for key, value in values.items():
         if isinstance(value, Path):
-            values[key] = located(str(value), folder, f"{where}.{key}")
-    if kind is HubDataset and (place := located(values["dataset"], folder, f"{where}.dataset")).is_dir():
+            values[key] = starts.located(str(value), f"{where}.{key}")
+    if kind is HubDataset and (place := starts.located(values["dataset"], f"{where}.dataset")).is_dir():
         values["dataset"] = str(place)
     return kind(**values, symbols=symbols)
 

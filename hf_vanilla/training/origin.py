@@ -1,7 +1,7 @@
 """
 The model, or the tokenizer alone, that a training starts from: `model.from` and `tokenizer.from` of a recipe.
 
-It is a directory, such as a run, or a repository on the Hub. Only the files below are read: JSON and safetensors, which
+It is a directory, such as a run, or a repository on the Hub, at a revision if one is named. Only the files below are read: JSON and safetensors, which
 hold no code. All that they say is checked before memory is allocated for it.
 """
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -22,6 +21,8 @@ from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import FILES as TOKENIZER_FILES
 from ..data.existing_tokenizer import load_tokenizer, number_of_tokens
 from ..files import sha256_of
+from ..hub_name import ModelNameError
+from ..hub_name import folder_of as folder_of_model
 from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
@@ -50,7 +51,7 @@ class Origin:
     What a training starts from, as the run records it: nothing here says where on this machine it was.
 
     Args:
-        name: The id on the Hub, or the name of the directory without its path.
+        name: The id on the Hub, with the revision if one is named, or the name of the directory without its path.
         is_on_hub: Which of the two it is.
         checksums: SHA-256 of its tokenizer, and of its weights if it is a model.
         config: Of a model, the fields of its configuration.
@@ -165,18 +166,12 @@ def tokenizer_of(recipe: Recipe, origin: Origin) -> PreTrainedTokenizerFast:
 
 def folder_of(name: str, key: str, files: tuple[str, ...]) -> Path:
     """The directory, or where those files of a repository on the Hub were downloaded to."""
-    if Path(name).is_absolute():  # a recipe has directories by their absolute paths
-        if not Path(name).is_dir():
-            raise RecipeError(f"{key}: {name} is not a directory")
-        return Path(name)
+    if Path(name).is_absolute() and not Path(name).is_dir():  # a recipe has directories by their absolute paths
+        raise RecipeError(f"{key}: {name} is not a directory")
     try:
-        return Path(snapshot_download(name, allow_patterns=list(files)))
-    except Exception as error:  # of the network, of the Hub, of the file system, of the name: all kinds
-        reason = str(error).strip().splitlines()
-        raise RecipeError(
-            f"{key}: {name!r} is no directory here, and could not be downloaded from the Hub: "
-            f"{reason[0] if reason else type(error).__name__}"
-        ) from None
+        return folder_of_model(name, files)
+    except ModelNameError as error:
+        raise RecipeError(f"{key}: {error}") from None
 
 
 def _name(name: str) -> tuple[str, bool]:

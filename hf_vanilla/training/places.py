@@ -2,17 +2,19 @@
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..hub_name import may_be_on_hub
 from ..run_directory import PREPARED, RECIPE, is_run
 from .values import RecipeError, typed
 
 FOLDER, MODEL, TOKENIZER = "data.folder", "model.from", "tokenizer.from"
-TYPED = (FOLDER, MODEL, TOKENIZER)
-"""Keys whose paths start at the current directory if they are given on the command line."""
+CORPORA = ("data.train", "data.validation", "data.test")
+TYPED = (FOLDER, MODEL, TOKENIZER, *CORPORA)
+"""Keys whose paths start at the current directory if they, or keys in them, are given on the command line."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Places:
 
     Args:
         recipe: The folder of the recipe.
-        typed: For each key of TYPED that was given on the command line, the current directory of then.
+        typed: For each key that was given on the command line, and is in TYPED or inside of one that is, the current
+            directory of then.
     """
 
     recipe: Path
@@ -40,13 +43,28 @@ class Places:
             return self.recipe
         return located(value, self.start_of(FOLDER), FOLDER)
 
+    def typed_start(self, key: str) -> Path | None:
+        """Where a path in a corpus starts if it was typed: `data.train[0].file`, in a value for `data.train`, say."""
+        if FOLDER in self.typed:  # who types a folder says by that where all files of the data are
+            return None
+        section, split, *inner = re.sub(r"\[\d+\]", "", key).split(".")
+        names = [f"{section}.{split}", ".".join([section, split, *inner])]
+        return next((self.typed[name] for name in reversed(names) if name in self.typed), None)
+
+    def with_typed(self, keys: Iterable[str], start: Path) -> "Places":
+        """The same after these keys were given on the command line, where `start` is the current directory."""
+        new = {key: start for key in keys if any(f"{key}.".startswith(f"{name}.") for name in TYPED)}
+        kept = {
+            key: place for key, place in self.typed.items() if not any(key.startswith(f"{name}.") for name in new)
+        }
+        return replace(self, typed=kept | new)
+
     def origin(self, value: Any, key: str) -> str | None:
-        """The absolute path of a directory, or what may be an id on the Hub if there is no such directory."""
+        """The absolute path of a directory, or what may be a name on the Hub if there is no such directory."""
         if typed(value, str | None, key) is None:
             return None
         place = located(value, self.start_of(key), key)
-        may_be_on_hub = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", value)
-        return str(value) if may_be_on_hub and not place.is_dir() else str(place)
+        return str(value) if may_be_on_hub(value) and not place.is_dir() else str(place)
 
     def as_json(self) -> dict[str, str]:
         return {"": str(self.recipe)} | {key: str(place) for key, place in self.typed.items()}

@@ -1,7 +1,7 @@
 """Reads a recipe: a YAML file and overrides become one checked, read-only object."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from .options import (
     refused_in_model,
     wrong_numbers,
 )
-from .places import MODEL, TOKENIZER, TYPED, Places, is_of_run, places_of
+from .places import MODEL, TOKENIZER, Places, is_of_run, places_of
 from .values import RecipeError, checked, mapping, typed, unknown_key
 
 __all__ = ["DataSection", "Recipe", "RecipeError", "TokenizerSection", "TrainingSection", "load_recipe"]
@@ -108,7 +108,8 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     Read a recipe; each override is `section.key=value`, its value in YAML.
 
-    Relative paths in a file start at its folder; in overrides, those of TYPED start at the current directory.
+    Relative paths in a file start at its folder; in overrides, those of TYPED start at the current directory (those of
+    corpora at `data.folder`, if that is given there, too).
     """
     recipe = _read(file)
     recipe = _sections({} if recipe is None else recipe, str(file))
@@ -116,9 +117,7 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
         mapping(section, name)
     for override in sorted(overrides, key=lambda override: not override.startswith(f"{PRESET}=")):
         _override(recipe, override)
-    places = places_of(file)
-    names = {override.partition("=")[0] for override in overrides}
-    places = replace(places, typed={**places.typed, **{key: Path.cwd() for key in TYPED if key in names}})
+    places = places_of(file).with_typed([override.partition("=")[0] for override in overrides], Path.cwd())
     loaded = _checked_recipe(recipe, places)
     if not is_of_run(file):
         refuse_hybrid(loaded)
