@@ -67,7 +67,7 @@ def folder_of(name: str | Path, files: Sequence[str] = FILES, **options: Any) ->
         files: Patterns of their names; those in subfolders are left out.
         options: Of `huggingface_hub.snapshot_download`, such as `token`.
     """
-    if Path(name).is_dir():
+    if str(name) and Path(name).is_dir():
         return Path(name)
     found = hub_name(str(name))
     if found.revision is not None:
@@ -76,9 +76,7 @@ def folder_of(name: str | Path, files: Sequence[str] = FILES, **options: Any) ->
         options = options | {"revision": found.revision}
     try:
         return Path(
-            snapshot_download(
-                found.repository, allow_patterns=list(files), ignore_patterns=[OF_SUBFOLDERS], **options
-            )
+            snapshot_download(found.repository, allow_patterns=list(files), ignore_patterns=[OF_SUBFOLDERS], **options)
         )
     except Exception as error:  # of the network, of the Hub, of the file system: all kinds
         reason = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -21,7 +21,7 @@ class ModelName(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from hf_vanilla.hub_name import ModelNameError, hub_name
 
-        if not Path(value).is_dir():
+        if not (value and Path(value).is_dir()):
             try:
                 hub_name(value)
             except ModelNameError as error:

@@ -143,9 +143,10 @@ def test_report_and_card_have_what_was_measured(make_run: Callable[..., Path]) -
     ],
 )
 def test_what_the_recipe_does_not_say_is_not_written_into_the_run(
-    make_run: Callable[..., Path], options: dict[str, Any]
+    make_run: Callable[..., Path], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
+    monkeypatch.chdir(run.parent)
     before = sorted(run.iterdir())
     measure(run, **options)
     assert sorted(run.iterdir()) == before

@@ -92,4 +92,3 @@ def is_of_word(character: str) -> bool:
     """Whether it is a letter, a digit or a mark, of a script that puts spaces between words."""
     is_one = bool(character) and unicodedata.category(character)[0] in "LMN"
     return is_one and not WITHOUT_SPACES.match(unicodedata.name(character, ""))
-

@@ -225,7 +225,7 @@ def our_search(
     names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
     options = {name: getattr(config, name) for name in names}
     options |= {"max_new_tokens": config.max_length - prefix.shape[1], "is_scored": is_scored}
-    options["suppressed_first"] = suppressed_first(logits_processor, prefix)
+    options["suppressed_first"] = suppressed_first(logits_processor, prefix, model.config.vocab_size)
     search = Search(prefix, longest - prefix.shape[1], eos, fill, **options)
     decoder = IncrementalDecoder(model, sources, mask, config.num_beams)
     decoder.read(prefix, prefix_mask)
@@ -236,14 +236,15 @@ def our_search(
     return GenerateBeamEncoderDecoderOutput(sequences=targets, sequences_scores=scores.clone())
 
 
-def suppressed_first(processors: LogitsProcessorList, prefix: Tensor) -> Tensor | None:
+def suppressed_first(processors: LogitsProcessorList, prefix: Tensor, vocab_size: int) -> Tensor | None:
     """The tokens that must not follow the prefix, if that is all that the logits processors ask for."""
     if not processors:
         return None
     only, *others = processors
     if others or type(only) is not SuppressTokensAtBeginLogitsProcessor or only.begin_index != prefix.shape[1]:
         raise MoreIsAskedForError
-    return only.begin_suppress_tokens.to(prefix.device, torch.long)
+    tokens = only.begin_suppress_tokens.to(prefix.device, torch.long)
+    return tokens[(tokens >= 0) & (tokens < vocab_size)]
 
 
 __all__ = ["MoreIsAskedForError", "may_use_our_search", "our_search_arguments", "source_of"]

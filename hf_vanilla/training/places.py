@@ -45,19 +45,18 @@ class Places:
 
     def typed_start(self, key: str) -> Path | None:
         """Where a path in a corpus starts if it was typed: `data.train[0].file`, in a value for `data.train`, say."""
-        if FOLDER in self.typed:  # who types a folder says by that where all files of the data are
-            return None
         section, split, *inner = re.sub(r"\[\d+\]", "", key).split(".")
         names = [f"{section}.{split}", ".".join([section, split, *inner])]
         return next((self.typed[name] for name in reversed(names) if name in self.typed), None)
 
     def with_typed(self, keys: Iterable[str], start: Path) -> "Places":
         """The same after these keys were given on the command line, where `start` is the current directory."""
-        new = {key: start for key in keys if any(f"{key}.".startswith(f"{name}.") for name in TYPED)}
-        kept = {
-            key: place for key, place in self.typed.items() if not any(key.startswith(f"{name}.") for name in new)
-        }
-        return replace(self, typed=kept | new)
+        new = {key: start for key in keys if any(is_in(key, name) for name in TYPED)}
+        before = {key: place for key, place in self.typed.items() if not any(is_in(key, name) for name in new)}
+        both = before | new
+        if FOLDER in new:  # by which it is said where all files of the data are
+            both = {key: place for key, place in both.items() if not any(is_in(key, name) for name in CORPORA)}
+        return replace(self, typed=both)
 
     def origin(self, value: Any, key: str) -> str | None:
         """The absolute path of a directory, or what may be a name on the Hub if there is no such directory."""
@@ -68,6 +67,10 @@ class Places:
 
     def as_json(self) -> dict[str, str]:
         return {"": str(self.recipe)} | {key: str(place) for key, place in self.typed.items()}
+
+
+def is_in(key: str, other: str) -> bool:
+    return f"{key}.".startswith(f"{other}.")
 
 
 def places_of(file: Path) -> Places:

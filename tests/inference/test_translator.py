@@ -14,6 +14,7 @@ import hf_vanilla
 from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference import lines
+from hf_vanilla.inference.beginnings import End
 from hf_vanilla.inference.sampling import SeededSampling, seed_of
 from hf_vanilla.inference.translator import (
     ColumnsWarning,
@@ -209,6 +210,7 @@ def test_translations_begin_as_they_are_told_and_go_on_as_generate_does(make_tra
             model, ids = translator.model, translator.encode_batch([text])
             prefix = [0, *translator.encoder.targets([start])[0][:-1]]
             limit = {"max_length": 24 + len(prefix) - 1}
+            limit["begin_suppress_tokens"] = translator.beginnings.suppressed(End.WORD)
             expected = model.generate(torch.tensor(ids), decoder_input_ids=torch.tensor([prefix]), **limit)[0].tolist()
             assert [0, *best.token_ids] == expected
             assert len(expected) > len(prefix)

@@ -15,13 +15,12 @@ from test_preparation import checkpoint
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration, hub_name
 from hf_vanilla.data.dataset import PairCollator, TrainingPairs
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.tokenizer import Encoder, train_tokenizer
 from hf_vanilla.files import sha256_of
 from hf_vanilla.inference.translator import Translator
-from hf_vanilla.training import origin as origins
 from hf_vanilla.training import preparation
 from hf_vanilla.training.arguments import training_arguments
 from hf_vanilla.training.check import check
@@ -110,7 +109,10 @@ def test_weights_and_tokenizer_are_those_of_the_origin_to_the_bit(place: Path) -
     assert checksum_of_tokenizer(tokenizer) == checksum_of_tokenizer(there)
 
 
-def test_embeddings_grow_with_new_tokens_whose_rows_are_drawn_as_the_model_draws_them(place: Path) -> None:
+def test_embeddings_grow_with_new_tokens_whose_rows_are_drawn_as_the_model_draws_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
     before = load_file(place / "origin" / "model.safetensors")[EMBEDDING]
     with_tag = "data.train={file: train.tsv, source: 0, target: 1, prefix: <2de>}"
     torch.manual_seed(3)
@@ -436,9 +438,11 @@ def test_a_model_of_the_hub_is_known_by_its_id_and_its_code_is_not_run(
     shutil.rmtree(place / "origin")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place / "hub"))
     asked: list[Sequence[str]] = []
-    usual = origins.snapshot_download
+    usual = hub_name.snapshot_download
     monkeypatch.setattr(
-        origins, "snapshot_download", lambda name, allow_patterns: (asked.append(allow_patterns), usual(name))[1]
+        hub_name,
+        "snapshot_download",
+        lambda name, allow_patterns, **options: (asked.append(allow_patterns), usual(name, **options))[1],
     )
     model, _ = started(place, "model.from=some/model")
     assert model.config.d_model == 12

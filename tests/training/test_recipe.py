@@ -58,7 +58,8 @@ def test_sections_become_what_they_say(minimal: Path) -> None:
     assert recipe.tokenizer.vocab_size == 500
 
 
-def test_several_corpora_and_several_columns(minimal: Path) -> None:
+def test_several_corpora_and_several_columns(minimal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(minimal.parent)
     corpora = "[{file: a.tsv, source: [lemma, tags], target: form}, {source: a, target: b}]"
     recipe = load_recipe(minimal, [f"data.train={corpora}"])
     assert recipe.data.train == (
@@ -67,7 +68,8 @@ def test_several_corpora_and_several_columns(minimal: Path) -> None:
     )
 
 
-def test_columns_of_symbols(minimal: Path) -> None:
+def test_columns_of_symbols(minimal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(minimal.parent)
     features = "{column: 1, as: words, separator: ';'}"
     recipe = load_recipe(
         minimal,
@@ -121,7 +123,9 @@ def test_names_of_files_start_at_the_recipe_wherever_one_is(
         assert recipe.data.train == (ParallelText(folder / "a.en", folder / "a.de"),)
     minimal.write_text(minimal.read_text().replace("data:\n", "data:\n  folder: texts\n"))
     dataset = "data.test={dataset: set, source: en, target: de}"
+    monkeypatch.chdir(tmp_path / "texts")
     recipe = load_recipe(minimal, [dataset])
+    monkeypatch.chdir("/")
     assert recipe.data.validation[0].files == (tmp_path / "texts" / "b.tsv",)
     assert recipe.data.test == (HubDataset(str(tmp_path / "texts" / "set"), ("en",), "de"),)
 
@@ -146,6 +150,41 @@ def test_paths_on_the_command_line_start_at_the_current_directory_and_stay_as_th
     moved = load_recipe(run / "recipe.yaml", ["data.folder=texts"])
     assert moved.data.train[0].files == (Path("/texts/a.en"), Path("/texts/a.de"))
     assert moved.model_from == recipe.model_from
+
+
+def test_paths_inside_of_what_is_typed_start_at_the_current_directory(
+    minimal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, work = (
+        {"data": MINIMAL["data"] | {"folder": "texts", "test": {"file": "c.tsv", "source": 0, "target": 1}}},
+        tmp_path / "work",
+    )
+    minimal.write_text(yaml.safe_dump(MINIMAL | recipe))
+    work.mkdir()
+    monkeypatch.chdir(work)
+    (work / "set").mkdir()
+    typed = [
+        "data.train=[{file: x.tsv, source: 0, target: 1}, {dataset: set, source: 0, target: 1}]",
+        "data.validation.file=y.tsv",
+    ]
+    loaded = load_recipe(minimal, typed)
+    found = [loaded.data.train[0].files[0], loaded.data.train[1].dataset, loaded.data.validation[0].files[0]]
+    assert found == [work / "x.tsv", str(work / "set"), work / "y.tsv"]
+    assert loaded.data.test[0].files == (tmp_path / "texts" / "c.tsv",)  # the recipe's own
+    mixed = load_recipe(minimal, ["data.train.source={file: x, as: words}", "data.train.prefix=c"]).data.train[0]
+    assert mixed.files == (work / "x", tmp_path / "texts" / "a.de")
+    assert load_recipe(minimal, [*typed, "data.folder=in"]).data.train[0].files == (work / "in" / "x.tsv",)
+
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text(loaded.text)
+    (run / "prepared.json").write_text(json.dumps({"places": loaded.places.as_json()}))
+    monkeypatch.chdir("/")
+    assert load_recipe(run / "recipe.yaml").data == loaded.data
+    again = load_recipe(run / "recipe.yaml", ["data.validation={file: z.tsv, source: 0, target: 1}"]).data
+    assert (again.train, again.validation[0].files) == (loaded.data.train, (Path("/z.tsv"),))
+    moved = load_recipe(run / "recipe.yaml", ["data.folder=moved"]).data
+    assert (moved.train[0].files, moved.test[0].files) == ((Path("/moved/x.tsv"),), (Path("/moved/c.tsv"),))
 
 
 def test_names_in_a_run_start_where_they_did_when_it_began(
