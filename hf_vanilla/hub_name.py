@@ -1,8 +1,8 @@
 """
 How a model is named: a directory, or a repository on the Hub, `user/name` or `user/name@revision`.
 
-A revision is a branch, a tag or a commit. A directory of that name wins. All files of a model are taken from one commit,
-so a revision holds for its weights, its tokenizer and its code alike.
+A revision is a branch, a tag or a commit. A directory of that name wins. All files of a model are taken from one
+commit, so a revision holds for its weights, its tokenizer and its code alike.
 """
 
 import re

@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_vanilla import Translator, hub_name
 from hf_vanilla import VanillaForConditionalGeneration as Model
@@ -99,8 +100,11 @@ def test_a_directory_of_that_name_wins(
 def test_a_revision_reaches_weights_tokenizer_and_code_alike(models: dict[str, Path], revision: str) -> None:
     first, other = (Translator.from_pretrained(models[ref]) for ref in ("main", "v2"))
     for name, options in ((f"some/model@{revision}", {}), ("some/model", {"revision": revision})):
-        found = Translator.from_pretrained(name, trust_remote_code=True, **options)
-        assert type(found.model).commit == OTHER
+        found = Translator.from_pretrained(name, **options)
+        code = get_class_from_dynamic_module(
+            "modeling_vanilla.VanillaForConditionalGeneration", found.model.name_or_path
+        )
+        assert code.commit == OTHER
         assert found.tokenizer.get_vocab() == other.tokenizer.get_vocab() != first.tokenizer.get_vocab()
         weights = found.model.state_dict()
         assert all(torch.equal(weight, weights[key]) for key, weight in other.model.state_dict().items())

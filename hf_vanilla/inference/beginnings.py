@@ -23,7 +23,7 @@ from functools import cached_property
 from ..data.tokenizer import Encoder
 
 WITHOUT_SPACES = re.compile(
-    "(?:HALFWIDTH )?(CJK|BOPOMOFO|HIRAGANA|IDEOGRAPHIC|KANGXI|KATAKANA|KHMER|LAO|MYANMAR|TAI|THAI|TIBETAN|VERTICAL|YI)\\b"
+    "(?:HALFWIDTH )?(CJK|BOPOMOFO|HIRAGANA|IDEOGRAPHIC|KANGXI|KATAKANA|KHMER|LAO|MYANMAR|TAI|THAI|TIBETAN|YI)\\b"
 )
 """How the names of characters begin in whose scripts no space stands between words."""
 ANCHOR = "a"  # a word, for tokens to be decoded behind it

@@ -1,8 +1,8 @@
 """
 The model, or the tokenizer alone, that a training starts from: `model.from` and `tokenizer.from` of a recipe.
 
-It is a directory, such as a run, or a repository on the Hub, at a revision if one is named. Only the files below are read: JSON and safetensors, which
-hold no code. All that they say is checked before memory is allocated for it.
+It is a directory, such as a run, or a repository on the Hub, at a revision if one is named. Only the files below are
+read: JSON and safetensors, which hold no code. All that they say is checked before memory is allocated for it.
 """
 
 import json

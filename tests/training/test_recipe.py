@@ -171,7 +171,7 @@ def test_paths_inside_of_what_is_typed_start_at_the_current_directory(
     found = [loaded.data.train[0].files[0], loaded.data.train[1].dataset, loaded.data.validation[0].files[0]]
     assert found == [work / "x.tsv", str(work / "set"), work / "y.tsv"]
     assert loaded.data.test[0].files == (tmp_path / "texts" / "c.tsv",)  # the recipe's own
-    mixed = load_recipe(minimal, ["data.train.source={file: x, as: words}", "data.train.prefix=c"]).data.train[0]
+    mixed = load_recipe(minimal, ["data.train.source=x", "data.train.prefix=c"]).data.train[0]
     assert mixed.files == (work / "x", tmp_path / "texts" / "a.de")
     assert load_recipe(minimal, [*typed, "data.folder=in"]).data.train[0].files == (work / "in" / "x.tsv",)
 
