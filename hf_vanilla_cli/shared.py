@@ -13,7 +13,7 @@ import click
 run_argument = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
-class ModelName(click.ParamType):
+class ModelName(click.ParamType[str]):
     """A run or another directory with a model, or the name of one on the Hub."""
 
     name = "model"
