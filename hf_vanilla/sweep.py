@@ -148,7 +148,9 @@ def finished(arguments: Sequence[str]) -> str:
     Whoever stops this process stops that one, and a command that was stopped ends the sweep.
     """
     command = [sys.executable, "-m", "hf_vanilla", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:  # noqa: S603
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    # In a group of its own, as a terminal sends Ctrl-C to all of a group: a second signal would stop it at once.
+    with subprocess.Popen(command, process_group=0, **streams) as process:  # noqa: S603
 
         def pass_on(number: int, _: FrameType | None) -> None:
             process.send_signal(number)

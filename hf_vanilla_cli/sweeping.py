@@ -1,6 +1,7 @@
 """Many trainings, and a table of them."""
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -43,6 +44,8 @@ def sweep(recipe: Path, values: tuple[str, ...], output: Path | None, show: bool
 
     What concerns only the search needs no training: hf-vanilla evaluate RUN generation.num_beams=8.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise click.UsageError("a sweep starts a process for each training by itself: start it without a launcher")
     with working():
         from hf_vanilla import sweep as sweeps
 

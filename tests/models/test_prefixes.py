@@ -213,6 +213,52 @@ def test_a_prefix_is_read_in_one_pass(
     assert widths == [1, 4, 6, 1, 4]
 
 
+@pytest.mark.parametrize("num_beams", [1, 2, 5])
+def test_tokens_that_must_not_come_first(
+    make_decided: MakeModel, sources: Source, ours: Recorder, num_beams: int
+) -> None:
+    """Also the most probable ones, the one that ends, and numbers of no token; with and without a prefix."""
+    model = make_decided(seed=num_beams)
+    most = theirs(model, sources, num_beams=1, max_new_tokens=1)[0][:, 1].unique().tolist()
+    changed = 0
+    searches: list[dict[str, Any]] = [{}, {"max_new_tokens": 4}, {"max_length_beyond_source": 3}]
+    if num_beams > 1:
+        searches += [{"num_return_sequences": num_beams, "early_stopping": "never"}, {"length_penalty": 2.5}]
+    for number, options in enumerate(searches):
+        given = {"decoder_input_ids": prefixes(4)} if number % 2 else {}
+        plain = model.generate(**sources, **given, **options, num_beams=num_beams)
+        for suppressed in (most, [*most, EOS, VOCAB + 3, -1], list(range(3, VOCAB - 13)), []):
+            found = assert_the_same(
+                model, ours, sources, **given, **options, begin_suppress_tokens=suppressed, num_beams=num_beams
+            )
+            first = found[:, given["decoder_input_ids"].shape[1] if given else 1]
+            assert not set(first.tolist()) & set(suppressed)
+            changed += found.shape != plain.shape or not torch.equal(found, plain)
+    assert changed > len(searches)
+
+
+def test_scores_count_what_tokens_that_must_not_come_first_would_have_had(
+    make_decided: MakeModel, sources: Source
+) -> None:
+    model, options = make_decided(), {"begin_suppress_tokens": list(range(3, 30)), "length_penalty": 0.0}
+    found = model.generate(**sources, **options, num_beams=1, max_new_tokens=1, return_sequence_scores=True)
+    start = torch.full((SENTENCES, 1), BOS)
+    log_probs = model(**sources, decoder_input_ids=start).logits[:, -1].log_softmax(-1)
+    expected = log_probs.gather(1, found.sequences[:, 1:])[:, 0]
+    torch.testing.assert_close(found.sequences_scores.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_too_few_tokens_that_may_come_first_are_left_to_transformers(
+    make_decided: MakeModel, sources: Source, ours: Recorder
+) -> None:
+    model, options = make_decided(), {"begin_suppress_tokens": list(range(9, VOCAB)), "num_beams": 5}
+    targets, _ = theirs(model, sources, **options)
+    assert torch.equal(model.generate(**sources, **options), targets)
+    forced = {"begin_suppress_tokens": [7], "forced_bos_token_id": 7}
+    assert torch.equal(model.generate(**sources, **forced), theirs(model, sources, **forced)[0])
+    assert ours.times == 0
+
+
 def test_how_long_a_target_may_become_counts_new_tokens_only(
     make_decided: MakeModel, sources: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
