@@ -51,7 +51,7 @@ def test_values_are_written_with_commas_or_as_a_list(override: str, values: list
 
 @pytest.mark.parametrize("wrong", ["a.b", "a.b=[1", "a.b={x"])
 def test_what_are_no_values_is_refused(wrong: str) -> None:
-    with pytest.raises(RecipeError, match="give section.key=a,b,c|is not a list of values"):
+    with pytest.raises(RecipeError, match=r"give section\.key=a,b,c|is not a list of values"):
         values_of(wrong)
 
 
