@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .manifest import MANIFEST
+
 RECIPE = "recipe.yaml"  # what the run was started with: all keys, overrides included
 DATA = "data"  # a folder with the encoded pairs of each split
 PREPARED = "prepared.json"  # what text and which tokenizer the encoded pairs were made with
@@ -28,7 +30,6 @@ ALIGNMENT = "alignment"  # a key of the generation config: which attention map i
 
 CHECKPOINT = "checkpoint-"  # followed by the step
 STATE = "trainer_state.json"  # in a checkpoint
-MANIFEST = "manifest.json"  # in a checkpoint
 
 LEFT_BY_A_START = {LOCK, UNFINISHED, f"{RECIPE}.partial", f"{PREPARED}.partial"}
 """All that a training which is killed at its very start can leave. The lock comes first."""

@@ -43,6 +43,7 @@ def working() -> Iterator[None]:
 
     from hf_vanilla.data.errors import InvalidDataError
     from hf_vanilla.interop.errors import InteropError
+    from hf_vanilla.manifest import ManifestError
     from hf_vanilla.memory import keep_freed_memory
     from hf_vanilla.threads import giving_way, limit_threads
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
@@ -62,6 +63,7 @@ def working() -> Iterator[None]:
         *(
             InvalidDataError,
             InteropError,
+            ManifestError,
             RecipeError,
             TrainingDivergedError,
             DamagedCheckpointError,

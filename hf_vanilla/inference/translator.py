@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
 import torch
-import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.tokenizer import Columns, Encoder
+from ..data.tokenizer import Encoder
 from ..models.generation_vanilla import GNMTLengthPenalty
-from ..run_directory import RECIPE
 from .batching import batches_by_length, mask_of, padded
+from .columns import columns_in, columns_of
 from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
 from .sampling import WARPERS, SeededSampling, seed_of
 from .scoring import Score, log_probabilities, normalised, start_token
@@ -110,7 +109,7 @@ class Translator:
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
         tokenizer = AutoTokenizer.from_pretrained(run)
-        columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
+        columns = columns_of(tokenizer, Path(run))
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 
     @overload
@@ -436,20 +435,3 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 def well_formed(text: str) -> str:
     """The text as UTF-8 can have it: tokenizers refuse others."""
     return LONE_SURROGATES.sub("\ufffd", text)
-
-
-def columns_in(tokenizer: PreTrainedTokenizerFast) -> int | None:
-    """How many columns a source had in the training, if the tokenizer's configuration says so."""
-    columns = Columns.of(tokenizer)
-    return len(columns.source) if columns else None
-
-
-def columns_in_recipe(run: Path) -> int | None:
-    """The same for runs whose tokenizer does not say it, as their own recipe does."""
-    try:
-        corpora = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))["data"]["train"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):  # no run of ours
-        return None
-    first = corpora[0] if isinstance(corpora, list) else corpora
-    source = first.get("source") if isinstance(first, dict) else None
-    return len(source) if isinstance(source, list) else None

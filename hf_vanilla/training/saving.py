@@ -17,7 +17,7 @@ from typing import IO
 
 from ..files import free_space, settle, sync, write_whole
 from ..messages import say
-from ..run_directory import LOCK, MANIFEST, UNFINISHED, checkpoints_of
+from ..run_directory import LOCK, UNFINISHED, checkpoints_of
 from .checkpoints import DamagedCheckpointError, manifest_of, verify
 from .machine import refuse_unsupported_systems
 
