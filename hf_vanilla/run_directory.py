@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .manifest import MANIFEST
+from . import manifest
 
 RECIPE = "recipe.yaml"  # what the run was started with: all keys, overrides included
 DATA = "data"  # a folder with the encoded pairs of each split
@@ -43,7 +43,12 @@ class NotARunError(FileExistsError):
 
 def is_run(folder: Path) -> bool:
     """Whether there is a recipe, and a file beside it that only this package writes."""
-    signs = [LOCK, PREPARED, HISTORY, *(f"{checkpoint.name}/{MANIFEST}" for checkpoint in checkpoints_of(folder))]
+    signs = [
+        LOCK,
+        PREPARED,
+        HISTORY,
+        *(f"{checkpoint.name}/{manifest.MANIFEST}" for checkpoint in checkpoints_of(folder)),
+    ]
     return (folder / RECIPE).is_file() and any((folder / sign).is_file() for sign in signs)
 
 

@@ -6,7 +6,13 @@ import click
 
 from .shared import json_option, run_argument, show, working
 
-FORMATS = ("ctranslate2", "transformers", "onnx", "torch", "page")  # as in hf_vanilla.interop.export, which is slow to import
+FORMATS = (
+    "ctranslate2",
+    "transformers",
+    "onnx",
+    "torch",
+    "page",
+)  # as in hf_vanilla.interop.export, which is slow to import
 
 
 @click.command()

@@ -92,7 +92,9 @@ def test_entries_of_another_form_are_an_error_in_one_line(folder: Path, files: o
         verify_foreign(folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "[" * 100_000, json.dumps({"files": {}, "sha256": "0"}), "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", "[" * 100_000, json.dumps({"files": {}, "sha256": "0"}), "\0"]
+)
 def test_other_texts_are_an_error_in_one_line(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(ManifestError, match=r"manifest\.json (is not what was saved|has another checksum)[^\n]*$"):

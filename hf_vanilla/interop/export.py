@@ -1,4 +1,4 @@
-"""A trained model in the form of another engine: a folder with a manifest, or a refusal that says what cannot be exact."""
+"""A trained model in the form of another engine: a folder with a manifest, or a refusal of what cannot be exact."""
 
 import inspect
 import json
@@ -22,9 +22,9 @@ FORMATS = {
     "torch": "weights for torch.nn.Transformer",
     "page": "a page that translates in the browser of its reader, without a server",
 }
-"""Each is written by the function `export(run, output, *, option=None, ...)` of the module `to_FORMAT` beside this one."""
+"""Each is written by the function `export(run, output, *, option=None, ...)` of the module `to_FORMAT` in this folder."""
 
-EXTRA = ("ctranslate2", "onnx", "onnxruntime", "onnxscript")  # packages that `pip install 'hf_vanilla[export]'` brings
+EXTRA = ("ctranslate2", "onnx", "onnxruntime", "onnxscript")  # what `pip install 'hf_vanilla[export]'` brings
 
 
 def export(run: Path, to: str, output: Path, **options: Any) -> dict[str, Any]:

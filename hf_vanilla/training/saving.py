@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from ..files import free_space, settle, sync, write_whole
+from ..manifest import MANIFEST
 from ..messages import say
 from ..run_directory import LOCK, UNFINISHED, checkpoints_of
 from .checkpoints import DamagedCheckpointError, manifest_of, verify

@@ -14,8 +14,8 @@ import hf_vanilla
 from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference import lines
-from hf_vanilla.inference.sampling import SeededSampling, seed_of
 from hf_vanilla.inference.columns import columns_in_recipe
+from hf_vanilla.inference.sampling import SeededSampling, seed_of
 from hf_vanilla.inference.translator import (
     ColumnsWarning,
     LongSourceWarning,

@@ -100,7 +100,7 @@ def test_a_run_that_is_not_finished_is_refused_by_the_file_that_is_missing(
 
 
 def test_the_command_has_the_formats_of_the_table(run: Path, tmp_path: Path, format_of: Any) -> None:
-    assert exporting.FORMATS == tuple(frame.FORMATS)
+    assert tuple(frame.FORMATS) == exporting.FORMATS
     format_of(two_files)
     for name in exporting.FORMATS:
         result = command(run, "--to", name, "--output", tmp_path / name, "--json")
