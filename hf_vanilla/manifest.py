@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ def verify(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def verify_foreign(folder: Path) -> dict[str, Any]:
+def verify_foreign(folder: Path, besides: Collection[str] = ()) -> dict[str, Any]:
     """
     As `verify`, for a folder that somebody else may have made: every file of it must be named in its manifest (but for
-    a README and what is hidden), and be a file of the folder itself.
+    those `besides` and hidden ones), and be a file of the folder itself.
     """
     names = read_manifest(folder)["files"]
     for name in names:
@@ -50,7 +51,7 @@ def verify_foreign(folder: Path) -> dict[str, Any]:
         if path.is_symlink():
             raise ManifestError(f"{path} is a symbolic link: copy the folder with the files that its links lead to")
     for path in folder.iterdir():
-        if path.name not in {*names, MANIFEST, "README.md"} and not path.name.startswith("."):
+        if path.name not in {*names, MANIFEST, *besides} and not path.name.startswith("."):
             raise ManifestError(f"{path} is not named in {folder / MANIFEST}: remove one of them")
     return verify(folder)
 

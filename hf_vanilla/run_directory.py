@@ -25,6 +25,7 @@ LOCK = ".lock"  # held by the process that writes the run
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 GENERATION_CONFIG = "generation_config.json"
+MODEL_CONFIG = "model_config.json"  # our configuration in an export that has another config.json
 
 ALIGNMENT = "alignment"  # a key of the generation config: which attention map is an alignment, as chosen after training
 

@@ -77,7 +77,10 @@ def test_symbolic_links_are_refused(folder: Path, name: str) -> None:
 def test_files_that_the_manifest_does_not_name_are_refused(folder: Path) -> None:
     (folder / "README.md").write_text("of the Hub")
     (folder / ".gitattributes").write_text("of the Hub")
-    verify_foreign(folder)
+    verify_foreign(folder, besides=["README.md"])
+    with pytest.raises(ManifestError, match=r"README\.md is not named"):
+        verify_foreign(folder)
+    (folder / "README.md").unlink()
     (folder / "shared_vocabulary.txt").write_text("of somebody else")
     with pytest.raises(ManifestError, match=r"shared_vocabulary\.txt is not named"):
         verify_foreign(folder)

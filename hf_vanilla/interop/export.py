@@ -22,7 +22,7 @@ FORMATS = {
     "torch": "weights for torch.nn.Transformer",
     "page": "a page that translates in the browser of its reader, without a server",
 }
-"""Each is written by the function `export(run, output, *, option=None, ...)` of the module `to_FORMAT` in this folder."""
+"""The function `export(run, output, *, option=None, ...)` of the module `to_FORMAT` writes each."""
 
 EXTRA = ("ctranslate2", "onnx", "onnxruntime", "onnxscript")  # what `pip install 'hf_vanilla[export]'` brings
 
