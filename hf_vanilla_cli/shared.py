@@ -42,6 +42,7 @@ def working() -> Iterator[None]:
     from transformers.utils import logging
 
     from hf_vanilla.data.errors import InvalidDataError
+    from hf_vanilla.inference.engine import EngineError
     from hf_vanilla.interop.errors import InteropError
     from hf_vanilla.manifest import ManifestError
     from hf_vanilla.memory import keep_freed_memory
@@ -62,6 +63,7 @@ def working() -> Iterator[None]:
     except (
         *(
             InvalidDataError,
+            EngineError,
             InteropError,
             ManifestError,
             RecipeError,

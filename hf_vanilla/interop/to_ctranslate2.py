@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
+from ..inference.ctranslate2_engine import SINUSOIDS
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration, VanillaSinusoidalPositions
 from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG
@@ -30,7 +31,6 @@ QUANTIZATIONS = (
     *("float32", "float16", "bfloat16", "int16"),
     *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
 )
-SINUSOIDS = 4096  # positions in the table that is written, as CTranslate2's own are tensor2tensor's; 8 MB for 512 wide
 
 
 def export(run: Path, output: Path, *, quantization: str = "float32") -> None:
