@@ -113,10 +113,21 @@ class Server:
             self.batcher.give_up(job)
             gone.cancel()
         if done.done():
-            return done.result()
+            return _checked(done)
         if gone.done() and not gone.cancelled():
             raise RequestError("the client is gone", GONE)
         raise TimeoutError
+
+
+def _checked(done: "asyncio.Future[list[list[Hypothesis]]]") -> list[list[Hypothesis]]:
+    """The result. A fault is told to the log, and not to the client."""
+    try:
+        return done.result()
+    except (TextTooLongError, TimeoutError):
+        raise
+    except Exception as error:
+        logger.exception("a text could not be translated: %s", type(error).__name__)
+        raise RequestError("Cannot translate text", 500) from None
 
 
 async def _disconnected(request: Request) -> None:
@@ -172,8 +183,7 @@ def refusal(error: Exception, limits: Limits) -> Response:
         return JSONResponse({"error": str(error)}, error.status)
     if isinstance(error, TextTooLongError):
         return JSONResponse({"error": f"Invalid request: {error}"}, 400)
-    logger.error("a request failed: %s", type(error).__name__, exc_info=error)
-    return JSONResponse({"error": "Cannot translate text"}, 500)
+    return JSONResponse({"error": "Internal Server Error"}, 500)  # the log has it
 
 
 class Counting:

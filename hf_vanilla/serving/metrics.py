@@ -22,7 +22,7 @@ class Metrics:
 
     def text(self, batcher: Batcher) -> str:
         answers = [(f'{{status="{status}"}}', number) for status, number in sorted(self.answers.items())]
-        rows = [
+        rows: list[tuple[str, str, str, list[tuple[str, float]]]] = [
             ("requests_total", "counter", "Requests answered, by status.", answers),
             ("request_seconds_sum", "counter", "Seconds from request to answer, all together.", [("", self.seconds)]),
             ("characters_total", "counter", "Characters of texts that were accepted.", [("", self.characters)]),
