@@ -19,6 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from ..data.tokenizer import Columns, Encoder
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import RECIPE
+from ..weights import check_model, check_tokenizer
 from .batching import batches_by_length, mask_of, padded
 from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
 from .sampling import WARPERS, SeededSampling, seed_of
@@ -106,10 +107,13 @@ class Translator:
 
         `model_arguments` are those of `AutoModelForSeq2SeqLM.from_pretrained`, such as `dtype=torch.bfloat16`.
         """
+        if Path(run).is_dir():
+            check_model(Path(run), bool(model_arguments.get("trust_remote_code")))
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
         tokenizer = AutoTokenizer.from_pretrained(run)
+        check_tokenizer(run, tokenizer, model.config.vocab_size)
         columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 
@@ -448,7 +452,7 @@ def columns_in_recipe(run: Path) -> int | None:
     """The same for runs whose tokenizer does not say it, as their own recipe does."""
     try:
         corpora = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))["data"]["train"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):  # no run of ours
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):  # no run of ours
         return None
     first = corpora[0] if isinstance(corpora, list) else corpora
     source = first.get("source") if isinstance(first, dict) else None

@@ -1,6 +1,7 @@
 """What a server has done, in the text format of Prometheus."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from .batcher import Batcher
@@ -22,7 +23,7 @@ class Metrics:
 
     def text(self, batcher: Batcher) -> str:
         answers = [(f'{{status="{status}"}}', number) for status, number in sorted(self.answers.items())]
-        rows: list[tuple[str, str, str, list[tuple[str, float]]]] = [
+        rows: list[tuple[str, str, str, Sequence[tuple[str, float]]]] = [
             ("requests_total", "counter", "Requests answered, by status.", answers),
             ("request_seconds_sum", "counter", "Seconds from request to answer, all together.", [("", self.seconds)]),
             ("characters_total", "counter", "Characters of texts that were accepted.", [("", self.characters)]),

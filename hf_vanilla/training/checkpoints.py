@@ -35,6 +35,8 @@ def verify(checkpoint: Path) -> None:
         raise DamagedCheckpointError(f"{checkpoint / MANIFEST} is of step {manifest['step']}")
     for name, entry in manifest["files"].items():
         file = checkpoint / name
+        if not file.resolve().is_relative_to(checkpoint.resolve()):
+            raise DamagedCheckpointError(f"{checkpoint / MANIFEST} names {name!r:.80}, which is not in {checkpoint}")
         if not file.is_file():
             raise DamagedCheckpointError(f"{file} is missing")
         if file.stat().st_size != entry["size"]:
