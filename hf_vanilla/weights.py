@@ -61,7 +61,7 @@ def check_tokenizer(folder: str | Path, tokenizer: PreTrainedTokenizerFast, voca
     numbers = tokenizer.get_vocab().values()
     if numbers and (largest := max(numbers)) >= vocab_size:
         raise InvalidDataError(
-            f"{folder}: its tokenizer has the id {largest:,} and its model {vocab_size:,} ids: they do not belong together"
+            f"{folder}: its tokenizer has the id {largest:,} and its model {vocab_size:,} ids: they do not fit together"
         )
     for name in ("pad_token", "eos_token"):
         if getattr(tokenizer, name) is None:
