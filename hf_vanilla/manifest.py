@@ -29,6 +29,8 @@ def verify(folder: Path) -> dict[str, Any]:
     facts = read_manifest(folder)
     for name, entry in facts["files"].items():
         file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ManifestError(f"{folder / MANIFEST} names {name!r:.80}, which is not in {folder}")
         if not file.is_file():
             raise ManifestError(f"{file} is missing")
         if file.stat().st_size != entry["size"]:

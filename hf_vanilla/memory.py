@@ -7,7 +7,7 @@ import sys
 
 KEPT_KERNELS = 128  # a training step needs some 30 for each of its numbers of rows
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # of glibc's malloc.h
 
 
 def return_freed_memory() -> None:
@@ -35,6 +35,17 @@ def keep_freed_memory() -> None:
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     libc.mallopt(M_TOP_PAD, 2**28)
+
+
+def share_one_arena() -> None:
+    """
+    Have all threads take memory from the same place. To be called before they are started.
+
+    By default glibc gives each new thread an arena of its own, in which freed tensors leave gaps that nobody else can
+    use: a server computes in another thread than it loads its model and reads requests in.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def keep_few_kernels() -> None:

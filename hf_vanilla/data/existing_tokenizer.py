@@ -38,6 +38,8 @@ tokenizer.decode(tokenizer.encode("A text, 1 \\u00e4 \\u4e00 \\U0001f600").ids)
 """
 MOST_SECONDS = 300  # for the trial: the largest tokenizers load in a few seconds
 
+MAX_BYTES = 2**28  # of the file: the largest tokenizers have an eighth of it
+
 TRIED_FOR_DROPOUT = 200  # texts
 
 
@@ -52,7 +54,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if not file.is_file():
         raise InvalidDataError(_no_fast_tokenizer(folder))
     settings = _settings(folder)
-    _refuse_crashes(file)
+    refuse_crashes(file)
     backend = Tokenizer.from_file(str(file))
     _refuse_gaps(backend, file)
     backend.no_padding()
@@ -216,7 +218,10 @@ def _read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def _refuse_crashes(file: Path) -> None:
+def refuse_crashes(file: Path) -> None:
+    """Raise an error if loading and using the file ends a process, as crafted ones do. It is tried in another."""
+    if file.stat().st_size > MAX_BYTES:
+        raise InvalidDataError(f"{file}: has {file.stat().st_size:,} bytes, more than the limit of {MAX_BYTES:,}")
     command = [sys.executable, "-I", "-c", TRIAL, str(file)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=MOST_SECONDS, check=False)  # noqa: S603

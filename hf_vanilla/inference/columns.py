@@ -24,7 +24,7 @@ def columns_in_recipe(run: Path) -> int | None:
     """The same for runs whose tokenizer does not say it, as their own recipe does."""
     try:
         corpora = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))["data"]["train"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):  # no run of ours
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):  # no run of ours
         return None
     first = corpora[0] if isinstance(corpora, list) else corpora
     source = first.get("source") if isinstance(first, dict) else None

@@ -16,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 
 from ..data.tokenizer import Encoder
 from ..hub_name import folder_of
+from ..weights import check_model, check_tokenizer
 from .batching import batches_by_length
 from .beginnings import Beginning, Beginnings
 from .columns import columns_in, columns_of
@@ -117,8 +118,8 @@ class Translator:
         **model_arguments: Any,
     ) -> Self:
         """
-        Load a run directory, an export to CTranslate2, or `user/name` or `user/name@revision` from the Hub, onto the GPU
-        if there is one.
+        Load a run directory, an export to CTranslate2, or `user/name` or `user/name@revision` from the Hub, onto the
+        GPU if there is one.
 
         `model_arguments` are those of `AutoModelForSeq2SeqLM.from_pretrained`, such as `dtype=torch.bfloat16`.
         """
@@ -127,10 +128,12 @@ class Translator:
         if is_export(Path(run)):
             engine, export_tokenizer, columns = load_export(Path(run), **model_arguments)
             return cls(engine, export_tokenizer, max_tokens, max_source_length, columns)
+        check_model(Path(run), bool(model_arguments.get("trust_remote_code")))
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
         tokenizer = AutoTokenizer.from_pretrained(run)
+        check_tokenizer(run, tokenizer, model.config.vocab_size)
         columns = columns_of(tokenizer, Path(run))
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 

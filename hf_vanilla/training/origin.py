@@ -5,17 +5,15 @@ It is a directory, such as a run, or a repository on the Hub, at a revision if o
 read: JSON and safetensors, which hold no code. All that they say is checked before memory is allocated for it.
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from safetensors import safe_open
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import FILES as TOKENIZER_FILES
@@ -28,14 +26,23 @@ from ..models.configuration_vanilla import VanillaConfig
 from ..models.generation_vanilla import KEYS as OUR_GENERATION_KEYS
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..run_directory import GENERATION_CONFIG, TOKENIZER, WEIGHTS, checkpoints_of, read_origin
+from ..weights import (
+    CONFIG,
+    FIELDS,
+    config_of,
+    expected_shapes,
+    mistakes_of_shapes,
+    no_weights,
+    read_json,
+    refuse_links_that_leave,
+    shapes_of,
+)
 from .options import REFUSED_MODEL, refused_in_generation
 from .recipe import Recipe, RecipeError, check_positions
 
-CONFIG = "config.json"
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, WEIGHTS)
 
 IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-FIELDS = {entry.name for entry in fields(VanillaConfig)} - {entry.name for entry in fields(PreTrainedConfig)}
 ARCHITECTURE = FIELDS - REFUSED_MODEL.keys()
 """What a recipe may set under `model`."""
 POSITIONS = "max_position_embeddings"
@@ -196,9 +203,9 @@ def _config(folder: Path) -> VanillaConfig:
             f"{VanillaConfig.model_type!r}"
         )
     try:
-        return VanillaConfig(**{key: value for key, value in found.items() if key in FIELDS})
-    except (StrictDataclassError, TypeError) as error:
-        raise RecipeError(f"model.from: {file}: {str(error).splitlines()[-1].strip()}") from None
+        return config_of(folder, found)
+    except InvalidDataError as error:
+        raise RecipeError(f"model.from: {error}") from None
 
 
 def _generation(folder: Path) -> dict[str, Any]:
@@ -220,14 +227,9 @@ def _generation(folder: Path) -> dict[str, Any]:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"model.from: {file.parent} has no {file.name}: name the directory of a model") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecipeError(f"model.from: {file}: cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise RecipeError(f"model.from: {file}: must be a JSON object, not {type(found).__name__}")
-    return found
+        return read_json(file)
+    except InvalidDataError as error:
+        raise RecipeError(f"model.from: {error}") from None
 
 
 def _refuse_other_functions(recipe: Recipe, config: VanillaConfig) -> None:
@@ -274,55 +276,26 @@ def _checksum_of_tokenizer(folder: Path) -> str:
 def _check_weights(folder: Path, config: VanillaConfig) -> None:
     """Raise an error that names the weight unless the file has exactly those of the configuration, all finite."""
     file = folder / WEIGHTS
-    if not file.is_file():
-        finished = [checkpoint.name for checkpoint in checkpoints_of(folder)]
-        raise RecipeError(
-            f"model.from: {folder} has no {WEIGHTS}: "
-            + (
-                f"its training is not finished; name one of its checkpoints, such as {folder / finished[-1]}"
-                if finished
-                else "weights are read from this one file, not from pickles and not from several files; load the "
-                "model where it can be trusted, and write it with save_pretrained(DIRECTORY, max_shard_size='100GB')"
-            )
-        )
     try:
-        with safe_open(file, framework="pt") as stored:
-            for mistake in _mistakes(stored, config):
-                raise RecipeError(f"model.from: {file}: {mistake}")
-    except (SafetensorError, OSError) as error:
-        raise RecipeError(f"model.from: {file}: cannot be read: {error}") from None
+        refuse_links_that_leave(folder)
+        if not file.is_file():
+            raise InvalidDataError(no_weights(folder))
+        for mistake in chain(mistakes_of_shapes(shapes_of(folder), config), _mistakes_of_values(file, config)):
+            raise InvalidDataError(f"{file}: {mistake}")
+    except InvalidDataError as error:
+        raise RecipeError(f"model.from: {error}") from None
 
 
-def _mistakes(stored: Any, config: VanillaConfig) -> Iterator[str]:
-    names = set(stored.keys())
-    layers = config.encoder_layers + config.decoder_layers
-    if layers > len(names):  # so that no list of a billion layers is made
-        yield f"has {len(names)} weights, too few for the {layers:,} layers of {CONFIG}"
-    expected, tied = _expected_shapes(config)
-    for name in sorted(expected.keys() - names - tied.keys()):
-        yield f"{name} is missing"
-    for name in sorted(names - expected.keys()):
-        yield f"{name} is no weight of this model"
-    for name in sorted(names):
-        piece = stored.get_slice(name)
-        if tuple(piece.get_shape()) != expected[name]:
-            yield f"{name} has the shape {tuple(piece.get_shape())}, and {CONFIG} says {expected[name]}"
-        if piece.get_dtype() not in FLOATS:
-            yield f"{name} is {piece.get_dtype()}, and must be one of {', '.join(FLOATS)}"
-        if not torch.isfinite(stored.get_tensor(name)).all():
-            yield f"{name} has values that are not finite (NaN or infinite)"
-    for name in sorted(tied.keys() & names):
-        if not torch.equal(stored.get_tensor(name), stored.get_tensor(tied[name])):
-            yield f"{name} is not {tied[name]}, though tie_word_embeddings says that they are one"
-
-
-def _expected_shapes(config: VanillaConfig) -> tuple[dict[str, tuple[int, ...]], Mapping[str, str]]:
-    """The shape of each weight, and for each weight that is shared the one that it is. Nothing is allocated."""
-    try:
-        with torch.device("meta"):
-            model = VanillaForConditionalGeneration(config)
-    except (RuntimeError, TypeError, OverflowError) as error:  # numbers that PyTorch cannot have
-        reason = str(error).splitlines()[0]
-        raise RecipeError(f"model.from: {CONFIG}: no such model can be built: {reason:.200}") from None
-    weights: Mapping[str, Tensor] = model.state_dict()
-    return {name: tuple(weight.shape) for name, weight in weights.items()}, model.all_tied_weights_keys
+def _mistakes_of_values(file: Path, config: VanillaConfig) -> Iterator[str]:
+    """Of a file whose weights have the right shapes."""
+    _, tied = expected_shapes(config)
+    with safe_open(file, framework="pt") as stored:
+        names = set(stored.keys())
+        for name in sorted(names):
+            if (kind := stored.get_slice(name).get_dtype()) not in FLOATS:
+                yield f"{name} is {kind}, and must be one of {', '.join(FLOATS)}"
+            if not torch.isfinite(stored.get_tensor(name)).all():
+                yield f"{name} has values that are not finite (NaN or infinite)"
+        for name in sorted(tied.keys() & names):
+            if not torch.equal(stored.get_tensor(name), stored.get_tensor(tied[name])):
+                yield f"{name} is not {tied[name]}, though tie_word_embeddings says that they are one"

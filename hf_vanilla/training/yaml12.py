@@ -8,9 +8,12 @@ replaces what scalars mean.
 import math
 import re
 from collections.abc import Callable, Hashable
+from itertools import chain
 from typing import Any
 
 import yaml
+
+MAX_VALUES = 100_000  # of a document
 
 
 def _integer(text: str) -> int:
@@ -35,7 +38,29 @@ SCHEMA: dict[str, tuple[str, list[str], Callable[[str], Any]]] = {
 
 def load(text: str) -> Any:
     """The value of a YAML document. Whatever is wrong with it is a `yaml.YAMLError`."""
-    return yaml.load(text, _Loader)  # noqa: S506 -- it makes nothing but scalars, lists and dictionaries
+    try:
+        root = yaml.compose(text, _Loader)
+        if root is not None:
+            _refuse_too_much(root)
+        return yaml.load(text, _Loader)  # noqa: S506 -- it makes nothing but scalars, lists and dictionaries
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def _refuse_too_much(root: yaml.Node) -> None:
+    """With aliases (*name) a short text can say more than any memory holds, or contain itself."""
+    sizes: dict[yaml.Node, float] = {}
+
+    def size_of(node: yaml.Node) -> float:
+        if node not in sizes:
+            sizes[node] = math.inf  # what contains itself has no size
+            values = node.value if isinstance(node, yaml.CollectionNode) else []
+            children = chain.from_iterable(values) if isinstance(node, yaml.MappingNode) else values
+            sizes[node] = 1 + sum(map(size_of, children))
+        return sizes[node]
+
+    if size_of(root) > MAX_VALUES:
+        raise _error(f"with its aliases it has more than {MAX_VALUES:,} values", root)
 
 
 def dump(value: Any) -> str:

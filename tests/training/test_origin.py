@@ -298,7 +298,8 @@ def test_a_configuration_that_is_no_object_is_refused(place: Path, text: str) ->
 def test_only_safetensors_are_read(place: Path) -> None:
     (place / "origin" / "model.safetensors").rename(place / "origin" / "pytorch_model.bin")
     with pytest.raises(
-        RecipeError, match=r"has no model\.safetensors: weights are read from this one file, not from pi"
+        RecipeError,
+        match=r"has no model\.safetensors \(only pytorch_model\.bin\): weights are read from safetensors, not from pi",
     ):
         started(place)
     (place / "origin" / "model.safetensors").write_text("no safetensors")

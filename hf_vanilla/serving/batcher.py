@@ -1,0 +1,165 @@
+"""Lines of several clients that are translated together: a bounded queue, and one thread that computes."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+
+from ..inference.translator import Hypothesis
+
+MAX_LINES = 64  # of a batch: who comes next waits for no more than these
+
+Found = list[Hypothesis] | Exception
+"""The best translations of a line, or why it has none."""
+
+Translate = Callable[[Sequence[str], int], list[Found]]
+"""So many translations of each line."""
+
+
+class QueueFullError(Exception):
+    """As many requests wait as may."""
+
+
+class ClosedError(Exception):
+    """The server is stopping."""
+
+
+@dataclass(eq=False)
+class Job:
+    """
+    The lines of one request.
+
+    Args:
+        number: How many translations each line shall have.
+        deadline: When it is too late to begin, by the batcher's clock.
+        result: For each line its translations.
+        is_over: Whether nobody waits for it any more: it is answered, or given up.
+    """
+
+    lines: Sequence[str]
+    number: int
+    deadline: float
+    result: "Future[list[list[Hypothesis]]]" = field(default_factory=Future)
+    found: list[Found] = field(default_factory=list)
+    taken: int = 0
+    is_over: bool = False
+
+
+class Batcher:
+    """
+    Translates jobs in one thread of its own, several at a time.
+
+    A job that nobody waits for any more is not translated: who waits says so with `give_up`, and a job whose time is
+    over is dropped by the thread itself when its turn comes, whether or not anybody has said so by then.
+    """
+
+    def __init__(self, translate: Translate, max_waiting: int, clock: Callable[[], float] = time.monotonic):
+        self.translate = translate
+        self.max_waiting = max_waiting
+        self.clock = clock
+        self.batches = 0
+        self.lines = 0
+        self.dropped = 0
+        self.is_closing = False
+        self.jobs: deque[Job] = deque()
+        self.changed = Condition()
+        self.thread = Thread(target=self._work, name="translate", daemon=True)
+        self.thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.thread.is_alive() and not self.is_closing
+
+    def submit(self, lines: Sequence[str], number: int, deadline: float) -> Job:
+        """Put lines into the queue. The result of the job will have its translations, or an exception."""
+        job = Job(lines, number, deadline)
+        with self.changed:
+            if self.is_closing:
+                raise ClosedError
+            if len(self.jobs) >= self.max_waiting:
+                raise QueueFullError
+            if lines:
+                self.jobs.append(job)
+                self.changed.notify()
+            else:
+                self._finish(job)
+        return job
+
+    def give_up(self, job: Job) -> None:
+        """Nobody waits for this job any more. Does nothing if it is answered."""
+        with self.changed:
+            self._drop(job)
+
+    def close(self) -> None:
+        """Take nothing new, and return when all that was accepted is answered."""
+        with self.changed:
+            self.is_closing = True
+            self.changed.notify()
+        self.thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            found = self._found([job.lines[place] for job, place in batch], batch[0][0].number)
+            self.batches += 1
+            self.lines += len(batch)
+            with self.changed:
+                for (job, _), of_line in zip(batch, found, strict=True):
+                    job.found.append(of_line)
+                for job in dict.fromkeys(job for job, _ in batch):
+                    if len(job.found) == len(job.lines):
+                        self._finish(job)
+            del batch, found, job, of_line  # nothing is kept while the thread waits
+
+    def _found(self, lines: list[str], number: int) -> list[Found]:
+        """If they fail together, each is tried alone, so that the others of the batch have their translations."""
+        try:
+            return self.translate(lines, number)
+        except Exception as error:
+            if len(lines) == 1:
+                return [error]
+            return [self._found([line], number)[0] for line in lines]
+
+    def _next(self) -> list[tuple[Job, int]]:
+        """The lines that are translated next; none if the batcher is closed and has nothing left to do."""
+        with self.changed:
+            while True:
+                for job in [job for job in self.jobs if job.deadline <= self.clock()]:
+                    self._drop(job, TimeoutError())
+                if self.jobs or self.is_closing:
+                    return self._taken()
+                self.changed.wait()
+
+    def _taken(self) -> list[tuple[Job, int]]:
+        """Lines of the jobs that have waited longest and want as many translations as the first of them."""
+        batch: list[tuple[Job, int]] = []
+        for job in [job for job in self.jobs if job.number == self.jobs[0].number]:
+            if len(batch) == MAX_LINES:
+                break
+            first, job.taken = job.taken, min(len(job.lines), job.taken + MAX_LINES - len(batch))
+            batch += [(job, place) for place in range(first, job.taken)]
+            self.jobs.remove(job)
+            if job.taken < len(job.lines):
+                self.jobs.append(job)  # the rest comes after what the others have
+        return batch
+
+    def _drop(self, job: Job, why: Exception | None = None) -> None:
+        if job.is_over:
+            return
+        job.is_over = True
+        self.dropped += 1
+        if job in self.jobs:
+            self.jobs.remove(job)
+        if why is not None:
+            job.result.set_exception(why)
+
+    def _finish(self, job: Job) -> None:
+        if job.is_over:
+            return
+        job.is_over = True
+        failed = next((found for found in job.found if isinstance(found, Exception)), None)
+        if failed is not None:
+            job.result.set_exception(failed)
+        else:
+            job.result.set_result([found for found in job.found if not isinstance(found, Exception)])

@@ -1,0 +1,167 @@
+"""Everybody gets their own translations, in bounded queues, and nothing is computed that nobody waits for."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Thread
+
+import pytest
+from fake_engines import PATIENCE, Clock, Held, until, upside_down
+
+from hf_vanilla.inference.translator import Hypothesis
+from hf_vanilla.serving.batcher import MAX_LINES, Batcher, ClosedError, Found, Job, QueueFullError
+
+FOREVER = 1e9
+
+
+def texts(job: Job) -> list[list[str]]:
+    return [[one.text for one in each] for each in job.result.result(PATIENCE)]
+
+
+def occupied(held: Held, clock: Callable[[], float] | None = None, max_waiting: int = 100) -> tuple[Batcher, Job]:
+    """A batcher whose thread is busy with a first job."""
+    batcher = Batcher(held, max_waiting, clock or Clock())
+    first = batcher.submit(["first"], 1, FOREVER)
+    assert held.begun.get(timeout=PATIENCE) == (["first"], 1)
+    return batcher, first
+
+
+def test_what_arrives_meanwhile_is_translated_together_and_everybody_gets_their_own(held: Held) -> None:
+    batcher, first = occupied(held)
+    jobs = [batcher.submit([f"line {job} {place}" for place in range(job)], 1, FOREVER) for job in range(1, 6)]
+    held.may_go_on.set()
+    for number, job in enumerate(jobs, 1):
+        assert texts(job) == [[f"line {number} {place}"[::-1]] for place in range(number)]
+    assert texts(first) == [["tsrif"]]
+    assert len(held.begun.get(timeout=PATIENCE)[0]) == 15
+    batcher.close()
+    assert (batcher.batches, batcher.lines, batcher.dropped) == (2, 16, 0)
+    assert held.begun.empty()
+
+
+def test_jobs_that_want_other_numbers_of_translations_are_not_mixed(held: Held) -> None:
+    batcher, _ = occupied(held)
+    jobs = [batcher.submit([f"{place}"], number, FOREVER) for place, number in enumerate([2, 1, 2, 1])]
+    held.may_go_on.set()
+    assert texts(jobs[0]) == [["0", "0 1"]]
+    assert texts(jobs[3]) == [["3"]]
+    batcher.close()
+    assert [held.begun.get(timeout=PATIENCE) for _ in range(2)] == [(["0", "2"], 2), (["1", "3"], 1)]
+
+
+def test_a_long_job_lets_others_pass(held: Held) -> None:
+    batcher, _ = occupied(held)
+    long = batcher.submit([f"long {place}" for place in range(2 * MAX_LINES + 5)], 1, FOREVER)
+    short = batcher.submit(["short"], 1, FOREVER)
+    held.may_go_on.set()
+    assert texts(long) == [[f"long {place}"[::-1]] for place in range(2 * MAX_LINES + 5)]
+    assert texts(short) == [["trohs"]]
+    batches = [held.begun.get(timeout=PATIENCE)[0] for _ in range(3)]
+    assert [len(batch) for batch in batches] == [MAX_LINES, MAX_LINES, 6]
+    assert batches[1][0] == "short"
+    batcher.close()
+
+
+def test_more_than_may_wait_are_refused_at_once(held: Held) -> None:
+    batcher, _ = occupied(held, max_waiting=3)
+    for _ in range(3):
+        batcher.submit(["waits"], 1, FOREVER)
+    with pytest.raises(QueueFullError):
+        batcher.submit(["too many"], 1, FOREVER)
+    held.may_go_on.set()
+    batcher.close()
+    assert batcher.lines == 4
+
+
+def test_a_job_that_is_given_up_is_not_translated(held: Held) -> None:
+    batcher, _ = occupied(held)
+    gone, waits = (batcher.submit([text], 1, FOREVER) for text in ("gone", "waits"))
+    batcher.give_up(gone)
+    held.may_go_on.set()
+    assert texts(waits) == [["stiaw"]]
+    batcher.close()
+    assert held.begun.get(timeout=PATIENCE)[0] == ["waits"]
+    assert held.begun.empty()
+    assert (batcher.dropped, gone.result.done()) == (1, False)
+
+
+def test_a_job_whose_time_is_over_is_not_translated_though_nobody_has_given_it_up(held: Held, clock: Clock) -> None:
+    """The race: its turn comes before those who wait for it have noticed that its time is over."""
+    batcher, _ = occupied(held, clock)
+    late, on_time = batcher.submit(["late"], 1, 5.0), batcher.submit(["on time"], 1, 5.5)
+    clock.now = 5.0
+    held.may_go_on.set()
+    assert texts(on_time) == [["emit no"]]
+    assert held.begun.get(timeout=PATIENCE)[0] == ["on time"]
+    with pytest.raises(TimeoutError):
+        late.result.result(PATIENCE)
+    batcher.give_up(late)  # as they do when they notice
+    batcher.close()
+    assert held.begun.empty()
+    assert batcher.dropped == 1
+
+
+def test_the_rest_of_a_long_job_is_not_translated_when_it_is_given_up_meanwhile(held: Held) -> None:
+    batcher = Batcher(held, 5, Clock())
+    job = batcher.submit(["line"] * (MAX_LINES + 1), 1, FOREVER)
+    assert len(held.begun.get(timeout=PATIENCE)[0]) == MAX_LINES
+    batcher.give_up(job)
+    held.may_go_on.set()
+    batcher.close()
+    assert held.begun.empty()
+    assert not job.result.done()
+
+
+def test_a_failure_is_of_the_line_that_failed_only() -> None:
+    def translate(lines: Sequence[str], number: int) -> list[Found]:
+        if "bad" in lines:
+            raise RuntimeError("bad")
+        return [LookupError("ugly") if line == "ugly" else [Hypothesis(line)] for line in lines]
+
+    batcher = Batcher(translate, 100, Clock())
+    jobs = {name: batcher.submit([name, "too"], 1, FOREVER) for name in ("good", "bad", "ugly", "fine")}
+    assert texts(jobs["good"]) == [["good"], ["too"]]
+    assert texts(jobs["fine"]) == [["fine"], ["too"]]
+    with pytest.raises(RuntimeError, match="bad"):
+        jobs["bad"].result.result(PATIENCE)
+    with pytest.raises(LookupError, match="ugly"):
+        jobs["ugly"].result.result(PATIENCE)
+    assert batcher.is_alive
+    batcher.close()
+
+
+def test_closing_answers_what_was_accepted_and_takes_nothing_more(held: Held) -> None:
+    batcher, first = occupied(held)
+    waits = batcher.submit(["waits"], 1, FOREVER)
+    closing = Thread(target=batcher.close)
+    closing.start()
+    until(lambda: not batcher.is_alive)
+    with pytest.raises(ClosedError):
+        batcher.submit(["late"], 1, FOREVER)
+    assert not waits.result.done()
+    held.may_go_on.set()
+    closing.join(PATIENCE)
+    assert (texts(first), texts(waits)) == ([["tsrif"]], [["stiaw"]])
+    assert not batcher.thread.is_alive()
+
+
+def test_no_lines_are_answered_at_once(held: Held) -> None:
+    batcher, _ = occupied(held)
+    assert batcher.submit([], 1, FOREVER).result.result(timeout=0) == []
+
+
+def test_many_threads_get_their_own_answers() -> None:
+    batcher = Batcher(upside_down, 1000)
+
+    def ask(client: int) -> bool:
+        asked = [[f"{client} {number} {line}" for line in range(number % 4)] for number in range(50)]
+        jobs = [batcher.submit(lines, 1 + client % 2, FOREVER) for lines in asked]
+        return all(
+            [each[0] for each in texts(job)] == [line[::-1] for line in lines]
+            for job, lines in zip(jobs, asked, strict=True)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(ask, client) for client in range(8)]
+        wait(done)
+    batcher.close()
+    assert all(each.result() for each in done)
