@@ -109,7 +109,7 @@ class Translator:
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
-        tokenizer = AutoTokenizer.from_pretrained(run)
+        tokenizer = AutoTokenizer.from_pretrained(run, revision=model_arguments.get("revision"))
         columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 

@@ -511,6 +511,12 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         self.generation_config = GenerationConfig(**{key: value for key, value in derived if not key.startswith("_")})
         self.post_init()
 
+    def pipeline(self, tokenizer: Any, **arguments: Any) -> Any:
+        """What `pipeline("translation", model=FOLDER, trust_remote_code=True)` gives, for a model that is loaded."""
+        from .pipeline_vanilla import TranslationPipeline  # also has transformers save that file beside the weights
+
+        return TranslationPipeline(model=self, tokenizer=tokenizer, task="translation", **arguments)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The decoder reads the target shifted right by one position (3.1, Figure 1)."""
         shifted = labels.roll(1, dims=-1)
