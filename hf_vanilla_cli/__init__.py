@@ -12,10 +12,11 @@ from .benchmarking import benchmark
 from .environment import env
 from .measuring import evaluate
 from .scoring import score
+from .sharing import push
 from .training import average, check, train
 from .translating import translate
 
-COMMANDS = (init, recipes, check, train, average, translate, score, evaluate, benchmark, env)
+COMMANDS = (init, recipes, check, train, average, translate, score, evaluate, push, benchmark, env)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

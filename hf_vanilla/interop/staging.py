@@ -1,19 +1,18 @@
 """
 A run directory to what is sent to the Hub.
 
-Only files on a list are sent, and only what others can use: not the text of the training, checkpoints, locks or pickles.
+Only files on a list are sent, of what others can use: not the text of the training, no checkpoints, locks or pickles.
 Configuration, tokenizer and code are written anew by this version, so that they load wherever transformers is; no code
 of the run directory is sent. All of it is checked before anything is sent.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 import yaml
@@ -149,13 +148,17 @@ def checked_config(run: Path) -> VanillaConfig:
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
         if kind != VanillaConfig.model_type:
-            raise InteropError(f"{file}: model_type is {kind!r}, not {VanillaConfig.model_type!r}: this is another model")
+            raise InteropError(
+                f"{file}: model_type is {kind!r}, not {VanillaConfig.model_type!r}: this is another model"
+            )
         config: VanillaConfig = VanillaConfig.from_pretrained(run)
         GenerationConfig.from_pretrained(run)
     except InteropError:
         raise
     except Exception as error:  # transformers and its validators raise errors of many kinds
-        raise InteropError(f"{run}: its configuration does not load: {one_line(error)}; average or train again") from None
+        raise InteropError(
+            f"{run}: its configuration does not load: {one_line(error)}; average or train again"
+        ) from None
     return config
 
 
@@ -190,7 +193,7 @@ def checked_tokenizer(run: Path, config: VanillaConfig) -> dict[str, bytes]:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(run, local_files_only=True)
     if len(tokenizer) > config.vocab_size:
         raise InteropError(
-            f"{run / TOKENIZER}: has {len(tokenizer):,} tokens and the model {config.vocab_size:,}: it is of another run"
+            f"{run / TOKENIZER}: has {len(tokenizer):,} tokens, and the model {config.vocab_size:,}: is it of this run?"
         )
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)

@@ -8,7 +8,10 @@ queries and keys, V size of a head's values, N vocabulary size.
 """
 
 import math
+import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -280,6 +283,13 @@ class VanillaPreTrainedModel(PreTrainedModel):
         if decoder is not self and decoder.embed_tokens is not None:
             decoder.resize_token_embeddings(*resize)
         return super().resize_token_embeddings(*resize)
+
+    def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, but who may read the configuration may read the weights, too: not their owner alone."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        for weights in Path(save_directory).glob("model*.safetensors"):
+            with suppress(OSError):  # the file belongs to another user, or its file system has no modes
+                weights.chmod(stat.S_IMODE((Path(save_directory) / "config.json").stat().st_mode))
 
 
 class VanillaStack(VanillaPreTrainedModel):

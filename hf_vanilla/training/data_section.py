@@ -34,7 +34,7 @@ SIGNS: Mapping[str, type[Corpus]] = {"generated": GeneratedPairs, "dataset": Hub
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the training, validation and test pairs are, and how many tokens they may have; what the model card says of them."""
+    """Where the training, validation and test pairs are, and how many tokens they may have, and what the card says."""
 
     train: tuple[Corpus, ...]
     validation: tuple[Corpus, ...]
