@@ -212,7 +212,5 @@ def explained(step: str, error: Exception, name: str) -> str:
             return f"{said}: the token may not write {name}: choose a name of your own, or a token with the role write"
         if cause.response.status_code in PASSING:
             return f"{said}: wait a while, then {again}"
-        return f"{said}: {cause.server_message or one_line(cause)}"
-    if type(cause) is ValueError:  # of the check of a card
-        return f"{step}: the Hub refuses it: {one_line(cause)}; check the recipe"
+        return f"{said}: {cause.server_message or one_line(cause)}: nothing was changed; put that right, and push again"
     return f"{step}: {reason(error)}: is there a network? Then {again}"

@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             code = {"X_Error_Code": error.code} if error.code else {}
             self.answer(error.status, {"error": str(error)}, X_Error_Message=str(error), **code)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do
+    do_GET = do_HEAD = do_POST = do_PUT = do  # noqa: N815
 
     def require_token(self) -> None:
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -173,7 +173,8 @@ class Handler(BaseHTTPRequestHandler):
         repo = f"{owner}/{asked['name']}"
         url = f"{self.server.url}/{'' if kind == 'models' else kind + '/'}{repo}"
         if f"{kind}/{repo}" in self.server.repositories:
-            return self.answer(409, {"error": "You already created this repo", "url": url})
+            self.answer(409, {"error": "You already created this repo", "url": url})
+            return
         first = hashlib.sha1(repo.encode(), usedforsecurity=False).hexdigest()
         self.server.repositories[f"{kind}/{repo}"] = Repository(
             asked.get("visibility") == "private", asked.get("sdk"), {"main": first}, {first: {".gitattributes": b"*"}}
@@ -282,7 +283,8 @@ class Handler(BaseHTTPRequestHandler):
         commit = self.commit_of(repository, revision)
         data = repository.commits[commit].get(path)
         if data is None:
-            return self.answer(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
+            self.answer(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
+            return
         headers = {"X_Repo_Commit": commit, "ETag": f'"{git_hash(data)}"', "Accept_Ranges": "bytes"}
         if path in repository.large:
             headers |= {"X_Linked_Etag": f'"{repository.identity(path, data)}"', "X_Linked_Size": str(len(data))}
@@ -290,8 +292,9 @@ class Handler(BaseHTTPRequestHandler):
         if asked and self.command == "GET":
             start = int(asked.group(1))
             range_ = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            return self.answer(206, data[start:], Content_Range=range_, **headers)
-        self.answer(200, data, **headers)
+            self.answer(206, data[start:], Content_Range=range_, **headers)
+        else:
+            self.answer(200, data, **headers)
 
 
 API = r"/api/(?P<kind>models|spaces)/(?P<repo>[^/]+/[^/]+)"
