@@ -24,7 +24,7 @@ from .. import VanillaConfig, VanillaForConditionalGeneration
 from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import load_tokenizer
 from ..data.saved_tokenizer import PreTrainedTokenizerFast
-from ..evaluation.card import Published, card_of, without_places
+from ..evaluation.card import Published, card_of, pictures_of, without_places
 from ..files import sha256_of
 from ..run_directory import (
     ATTENTION,
@@ -40,7 +40,7 @@ from ..run_directory import (
 from .errors import InteropError
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
-AS_THEY_ARE = (GENERATION_CONFIG, WEIGHTS, REPORT, HISTORY, CURVE)
+AS_THEY_ARE = (GENERATION_CONFIG, WEIGHTS, REPORT, HISTORY)
 CODE = "*_vanilla.py"
 NEEDED = (CONFIG, GENERATION_CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, RECIPE)
 MOST_BYTES = 50_000_000_000  # of one file, which the Hub takes
@@ -92,8 +92,8 @@ def staged_run(run: Path, name: str, space: str | None = None) -> Staged:
     config = checked_config(run)
     check_weights(run / WEIGHTS, config)
     tokenizer = checked_tokenizer(run, config)
-    found: dict[str, Path | bytes] = {name: run / name for name in AS_THEY_ARE if (run / name).is_file()}
-    found |= {file: run / file for file in ATTENTION if (run / file).is_file() and not {*ATTENTION} & found.keys()}
+    as_they_are = (*AS_THEY_ARE, *pictures_of(run).values())
+    found: dict[str, Path | bytes] = {file: run / file for file in as_they_are if (run / file).is_file()}
     found |= {CONFIG: config.to_json_string().encode(), RECIPE: public_recipe(run), **tokenizer, **code()}
     for file, content in found.items():
         check_file(run, file, content)
@@ -207,7 +207,10 @@ def code() -> dict[str, bytes]:
 
 
 def public_recipe(run: Path) -> bytes:
-    return without_places((run / RECIPE).read_text(encoding="utf-8")).encode()
+    try:
+        return without_places((run / RECIPE).read_text(encoding="utf-8")).encode()
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InteropError(f"{run / RECIPE}: cannot be read: {one_line(error)}: bring it back") from None
 
 
 def card_text(run: Path, published: Published) -> str:

@@ -1,5 +1,6 @@
 """`pipeline("translation")`, which transformers 5 has no more, with the arguments and the results of transformers 4."""
 
+from types import GeneratorType
 from typing import Any
 
 from torch import Tensor
@@ -38,6 +39,8 @@ class TranslationPipeline(Pipeline):
         if isinstance(inputs, list) and not inputs:
             return []
         results = super().__call__(inputs, *args, **kwargs)
+        if isinstance(inputs, GeneratorType):
+            return (found for found in results)  # what it is now has no `next`, and begins anew with each `iter`
         if isinstance(inputs, list) and all(len(found) == 1 for found in results):
             return [found[0] for found in results]
         return results

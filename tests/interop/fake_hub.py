@@ -92,6 +92,7 @@ class Refused(Exception):  # noqa: N818
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms
     server: Hub
 
     def log_message(self, *_: Any) -> None:
