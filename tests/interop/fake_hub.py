@@ -11,6 +11,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ import yaml
 TOKEN = "hf_test"  # noqa: S105
 LARGE = (".safetensors", ".onnx", ".wasm")  # what goes another way than in the commit itself
 KNOWN_LICENSES = ("apache-2.0", "cc-by-4.0", "mit")
+
+
+POINTER = b"xet:"  # stands for the contents of a file that came by xet
 
 
 def git_hash(data: bytes) -> str:
@@ -43,6 +47,8 @@ class Repository:
         return self.commits[self.refs.get(revision, revision)]
 
     def identity(self, path: str, data: bytes) -> str:
+        if data.startswith(POINTER):
+            return data.removeprefix(POINTER).decode()
         return hashlib.sha256(data).hexdigest() if path in self.large else git_hash(data)
 
 
@@ -56,7 +62,7 @@ class Hub(ThreadingHTTPServer):
         self.log: list[tuple[str, str]] = []  # method and path
         self.waited: list[float] = []  # what tests put here in place of sleeping
         self.faults: list[Callable[[Handler], bool]] = []
-        self.without_large_files = False
+        self.xet: str | None = None  # where large files go by the protocol xet, which does not show them to this Hub
         self.lock = threading.RLock()
 
     @property
@@ -195,9 +201,8 @@ class Handler(BaseHTTPRequestHandler):
         answers = []
         for asked in json.loads(self.data)["files"]:
             path = asked["path"]
-            large = path.endswith(LARGE) and not self.server.without_large_files
             known = {"oid": repository.identity(path, files[path])} if path in files else {}
-            mode = "lfs" if large else "regular"
+            mode = "lfs" if path.endswith(LARGE) else "regular"
             answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False, **known})
         self.answer(200, {"files": answers})
 
@@ -231,9 +236,10 @@ class Handler(BaseHTTPRequestHandler):
                 case "file":
                     files[path] = base64.b64decode(line["value"]["content"])
                 case "lfsFile":
-                    if line["value"]["oid"] not in self.server.stored:
+                    oid = line["value"]["oid"]
+                    if oid not in self.server.stored and not self.server.xet:
                         raise Refused(400, message="LFS pointer pointed to a file that does not exist")
-                    files[path] = self.server.stored[line["value"]["oid"]]
+                    files[path] = self.server.stored.get(oid, POINTER + oid.encode())
                     large.add(path)
                 case "deletedFile":
                     del files[path]
@@ -242,6 +248,10 @@ class Handler(BaseHTTPRequestHandler):
         new = hashlib.sha1(before.encode() + self.data, usedforsecurity=False).hexdigest()
         repository.commits[new], repository.refs[revision], repository.large = files, new, large
         self.answer(200, {"success": True, "commitOid": new, "commitUrl": f"{self.server.url}/{repo}/commit/{new}"})
+
+    def xet_token(self, kind: str, repo: str, revision: str) -> None:
+        self.found(kind, repo, to_write=True)
+        self.answer(200, {"casUrl": self.server.xet, "accessToken": "xet", "exp": int(time.time()) + 3600})
 
     def branch(self, kind: str, repo: str, branch: str) -> None:
         repository = self.found(kind, repo, to_write=True)
@@ -307,6 +317,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", r"/api/validate-yaml", Handler.validate),
     ("POST", rf"{API}/preupload/{REVISION}", Handler.preupload),
     ("POST", rf"{API}/commit/{REVISION}", Handler.commit),
+    ("GET", rf"{API}/xet-write-token/{REVISION}", Handler.xet_token),
     ("POST", rf"{API}/branch/(?P<branch>[^/]+)", Handler.branch),
     ("POST", rf"{API}/tag/{REVISION}", Handler.tag),
     ("POST", rf"{PLAIN}\.git/info/lfs/objects/batch", Handler.large_files),
