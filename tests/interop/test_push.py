@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from click.testing import CliRunner
 from fake_hub import TOKEN, Hub, Repository, running, times
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import close_session
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import train_tokenizer
@@ -25,6 +27,7 @@ from hf_vanilla.interop import hub as our_hub
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.hub import push
 from hf_vanilla.interop.staging import Staged
+from hf_vanilla_cli import main
 
 TEXTS = ["a few words", "ABCDEFGHIJKLMNOPQRSTUVWXYZ bcghijklmnpqtuvxyz ,."]
 SOURCES = ["a few words", "BAD, CAB.", "x"]
@@ -78,6 +81,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for name, value in {"HF_HUB_OFFLINE": False, "ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": True}.items():
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # which also remembers the Hub before
         monkeypatch.setattr("time.sleep", lambda seconds: hub.waited.append(seconds))
         close_session()  # which has kept what was set before
         yield hub
@@ -363,3 +367,40 @@ def test_the_models_own_push_sends_the_code_too(run: Path, hub: Hub, tmp_path: P
     files = published(hub)
     assert "pipeline_vanilla.py" in files
     assert "AutoModel" in json.loads(files["config.json"])["auto_map"]
+
+
+def test_the_command_says_where_the_model_is_and_fails_in_one_line(run: Path, hub: Hub) -> None:
+    found = CliRunner().invoke(main, ["push", str(run), "user/name", "--json"])
+    assert found.exit_code == 0, found.output
+    (told,) = json.loads(found.stdout)
+    assert told["url"] == f"{hub.url}/user/name"
+    assert told["tag"] in hub.repositories["models/user/name"].tags
+    assert "files, " in found.stderr
+    again = CliRunner().invoke(main, ["push", str(run), "user/name"])
+    assert again.stdout == f"{told['url']} {told['tag']} (nothing had changed)\n"
+    wrong = CliRunner().invoke(main, ["push", str(run), "other/name"])
+    assert wrong.exit_code == 1
+    (line,) = [line for line in wrong.stderr.splitlines() if line.startswith("Error: ")]
+    assert "the token may not write other/name" in line
+    assert "Traceback" not in wrong.output
+
+
+def test_a_trainer_that_pushes_at_the_end_pushes_the_code(run: Path, hub: Hub, tmp_path: Path) -> None:
+    translator = Translator.from_pretrained(run)
+    source = translator.tokenizer(["a few words"], return_tensors="pt")["input_ids"][0]
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        max_steps=1,
+        report_to="none",
+        use_cpu=True,
+        push_to_hub=True,
+        hub_model_id="user/name",
+        hub_strategy="end",
+        disable_tqdm=True,
+    )
+    rows = [{"input_ids": source, "attention_mask": torch.ones_like(source), "labels": source}] * 2
+    model = translator.model
+    trainer = Seq2SeqTrainer(model, arguments, train_dataset=rows, processing_class=translator.tokenizer)
+    trainer.train()
+    trainer.push_to_hub()
+    assert {"modeling_vanilla.py", "pipeline_vanilla.py", "model.safetensors"} <= published(hub).keys()

@@ -20,6 +20,8 @@ from pathlib import Path
 os.environ.pop("HF_HUB_OFFLINE", None)  # before huggingface_hub is imported
 os.environ["HF_HUB_DISABLE_XET"] = "0" if "--xet" in sys.argv else "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+# hf_xet tries by itself for minutes, and nothing here can shorten its pauses.
+os.environ |= {"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1", "HF_XET_CLIENT_RETRY_BASE_DELAY": "10ms"}
 
 from fake_hub import POINTER, TOKEN, Hub, running, times
 from huggingface_hub import HfApi, constants
