@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from typing import NamedTuple
 
 OFFICIAL = "transformers documents it for those who write models"
+PIPELINES = "transformers documents it for those who write pipelines"
 EVALUATE = "evaluate documents it for those who write metrics"
 
 # Private by their spelling only: what a model or a metric is asked to define.
@@ -29,6 +30,9 @@ HOOKS = {
     "_can_compile_fullgraph": OFFICIAL,
     "_can_record_outputs": OFFICIAL,
     "_attn_implementation": OFFICIAL,
+    "_load_tokenizer": PIPELINES,
+    "_sanitize_parameters": PIPELINES,
+    "_forward": PIPELINES,
     "_info": EVALUATE,
     "_compute": EVALUATE,
 }

@@ -19,6 +19,7 @@ HISTORY = "history.json"  # the log of the training
 REPORT = "report.json"  # scores, and the weights that they were measured with
 CARD = "README.md"
 CURVE = "learning_curve.png"
+ATTENTION = ("attention.svg", "attention.png")  # a picture, in one of these formats
 UNFINISHED = "unfinished"  # a folder for what is being written
 LOCK = ".lock"  # held by the process that writes the run
 

@@ -14,11 +14,15 @@ from .exporting import export
 from .measuring import evaluate
 from .scoring import score
 from .serving import serve
+from .sharing import push
 from .sweeping import sweep
 from .training import average, check, train
 from .translating import translate
 
-COMMANDS = (init, recipes, check, train, sweep, average, translate, score, evaluate, export, serve, benchmark, env)
+COMMANDS = (
+    *(init, recipes, check, train, sweep, average, translate, score, evaluate),
+    *(push, export, serve, benchmark, env),
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from ..run_directory import TOKENIZER
 from .errors import InvalidDataError
+from .saved_tokenizer import PreTrainedTokenizerFast
 from .subword_dropout import Words
 from .tokenizer import RESERVED, SPECIAL_TOKENS, TAG, Columns, Encoder, content_of_token
 

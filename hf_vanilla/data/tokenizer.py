@@ -17,10 +17,10 @@ from itertools import chain, repeat
 from typing import Any, Literal
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from .corpus import Corpus, Pair
 from .errors import InvalidDataError
+from .saved_tokenizer import PreTrainedTokenizerFast
 
 TokenizerKind = Literal["bpe", "character", "word"]
 

@@ -5,6 +5,7 @@ import math
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -18,7 +19,9 @@ from ..files import write_whole
 from ..hub_name import hub_name
 from ..run_directory import (
     ALIGNMENT,
+    ATTENTION,
     CARD,
+    CURVE,
     GENERATION_CONFIG,
     RECIPE,
     WEIGHTS,
@@ -31,19 +34,45 @@ from .measurements import Measurement, Sample, read_report, weights_of
 PACKAGES = ("hf_vanilla", "transformers", "torch", "datasets", "tokenizers", "sacrebleu")
 
 
+@dataclass(frozen=True)
+class Published:
+    """
+    Where a card is shown on the Hub, which its code and its links then name.
+
+    Args:
+        name: Of the repository, with its owner.
+        revision: A tag, so that the code of the card loads what the card describes, and asks and warns of nothing.
+        space: The Space with a page on which the model can be tried.
+    """
+
+    name: str
+    revision: str
+    space: str | None = None
+
+
 def write_card(run: Path) -> None:
     """Write `README.md` into the run directory, which is what the Hub shows. Scores of other weights are left out."""
+    write_whole(run / CARD, str(card_of(run)))
+
+
+def card_of(run: Path, published: Published | None = None) -> ModelCard:
+    """The card of a run as it is on this machine, or as it is published."""
     recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
     report, weights, origin = read_report(run), weights_of(run), read_origin(run)
     measured = {name: entry for name, entry in report.items() if entry.weights == weights}
     samples = [sample for entry in measured.values() for sample in entry.samples]
     example = example_of(report)
     languages = [recipe["data"].get(f"{side}_language") for side in ("source", "target")]
+    name = published.name if published else run.name
     with as_file(files("hf_vanilla.evaluation") / "model_card.md") as template:
-        card = ModelCard.from_template(
-            card_data(run.name, languages, measured, base_model_of(origin)),
+        return ModelCard.from_template(
+            card_data(run.name, recipe["data"], measured, base_model_of(origin)),
             template_path=str(template),
-            name=run.name,
+            title=run.name,
+            name=name,
+            pinned=f', revision="{published.revision}"' if published else "",
+            space=published.space if published else None,
+            pictures=pictures_of(run),
             parameters=f"{parameters_of(run):,}",
             languages=languages if all(languages) else None,
             origin=sentence_of(origin),
@@ -59,7 +88,13 @@ def write_card(run: Path) -> None:
             versions=f"Versions: python {platform.python_version()}, "
             + ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES),
         )
-    write_whole(run / CARD, str(card))
+
+
+def pictures_of(run: Path) -> dict[str, str]:
+    """The files of the pictures that are there, and what each shows: the learning curve, and one of attention."""
+    shown = {"Learning curve": (CURVE,), "Attention": ATTENTION}
+    found = {title: next((name for name in names if (run / name).is_file()), None) for title, names in shown.items()}
+    return {title: name for title, name in found.items() if name}
 
 
 def example_of(report: Mapping[str, Measurement]) -> list[str]:
@@ -113,9 +148,10 @@ def without_places(recipe: str) -> str:
 
 
 def card_data(
-    name: str, languages: Sequence[str | None], measured: Mapping[str, Measurement], base_model: str | None
+    name: str, data: Mapping[str, Any], measured: Mapping[str, Measurement], base_model: str | None
 ) -> ModelCardData:
-    """The front matter, by which the Hub searches."""
+    """The front matter, by which the Hub searches. `data` is that section of the recipe."""
+    languages = [data.get(f"{side}_language") for side in ("source", "target")]
     results = [
         EvalResult(
             task_type="translation",
@@ -124,6 +160,7 @@ def card_data(
             dataset_split=split,
             metric_type=metric,
             metric_value=score,
+            metric_args=details_of(measurement, metric),
         )
         for split, measurement in measured.items()
         for metric, score in measurement.scores.items()
@@ -131,6 +168,8 @@ def card_data(
     ]
     return ModelCardData(
         language=list(dict.fromkeys(language for language in languages if language)) or None,
+        license=data.get("license"),
+        datasets=datasets_of(data) or None,
         library_name="transformers",
         base_model=base_model,
         pipeline_tag="translation",
@@ -138,6 +177,26 @@ def card_data(
         model_name=name,
         eval_results=results,
     )
+
+
+def details_of(measurement: Measurement, metric: str) -> dict[str, Any] | None:
+    """How a score was computed, in sacrebleu's words, and the ends of its 95 % confidence interval."""
+    found: dict[str, Any] = {}
+    signature = measurement.scores.get(f"{metric}_signature")
+    if signature is not None:
+        found["signature"] = signature
+    if metric in measurement.confidence:
+        around = measurement.confidence[metric]
+        found["confidence_interval_95"] = [round(around.mean + side * around.ci, 4) for side in (-1, 1)]
+    return found or None
+
+
+def datasets_of(data: Mapping[str, Any]) -> list[str]:
+    """The datasets of the Hub among the corpora of a recipe."""
+    splits = [data.get(split) for split in ("train", "validation", "test")]
+    corpora = [corpus for split in splits for corpus in (split if isinstance(split, list) else [split])]
+    names = (corpus.get("dataset") for corpus in corpora if isinstance(corpus, dict))
+    return list(dict.fromkeys(name for name in names if isinstance(name, str) and not Path(name).exists()))
 
 
 def alignment_of(run: Path) -> str | None:

@@ -9,6 +9,14 @@ from transformers.activations import ACT2FN
 
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 
+# What the files beside saved weights hold, for the Auto classes and `pipeline` where this package is not installed.
+AUTO_MAP = {
+    "AutoConfig": "configuration_vanilla.VanillaConfig",
+    "AutoModel": "modeling_vanilla.VanillaModel",
+    "AutoModelForSeq2SeqLM": "modeling_vanilla.VanillaForConditionalGeneration",
+}
+PIPELINE = {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+
 
 def tensor_parallel_plan() -> dict[str, str]:
     """Split embeddings by the vocabulary, attentions by their heads, feed-forward networks by their hidden units."""
@@ -128,6 +136,11 @@ class VanillaConfig(PreTrainedConfig):
         own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PreTrainedConfig)}
         given = {name: kwargs.pop(name) for name in own & kwargs.keys()}
         return super().from_dict(config_dict | given, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Says where the code is, all of it whichever class is saved; `pipeline` overwrites what it read of this."""
+        translation = PIPELINE | {"pt": [*PIPELINE["pt"]], "default": {}}
+        return super().to_dict() | {"auto_map": dict(AUTO_MAP), "custom_pipelines": {"translation": translation}}
 
     def validate_architecture(self) -> None:
         """Refuse what cannot be built. Called by transformers whenever a configuration is made or saved."""

@@ -8,7 +8,10 @@ queries and keys, V size of a head's values, N vocabulary size.
 """
 
 import math
+import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -281,6 +284,13 @@ class VanillaPreTrainedModel(PreTrainedModel):
             decoder.resize_token_embeddings(*resize)
         return super().resize_token_embeddings(*resize)
 
+    def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, but who may read the configuration may read the weights, too: not their owner alone."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        for weights in Path(save_directory).glob("model*.safetensors"):
+            with suppress(OSError):  # the file belongs to another user, or its file system has no modes
+                weights.chmod(stat.S_IMODE((Path(save_directory) / "config.json").stat().st_mode))
+
 
 class VanillaStack(VanillaPreTrainedModel):
     """What encoder and decoder have in common: embeddings and positions (3.4, 3.5) under a stack of layers (3.1)."""
@@ -510,6 +520,12 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         derived = GenerationConfig.from_model_config(config).to_diff_dict().items()
         self.generation_config = GenerationConfig(**{key: value for key, value in derived if not key.startswith("_")})
         self.post_init()
+
+    def pipeline(self, tokenizer: Any, **arguments: Any) -> Any:
+        """What `pipeline("translation", model=FOLDER, trust_remote_code=True)` gives, for a model that is loaded."""
+        from .pipeline_vanilla import TranslationPipeline  # also has transformers save that file beside the weights
+
+        return TranslationPipeline(model=self, tokenizer=tokenizer, task="translation", **arguments)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The decoder reads the target shifted right by one position (3.1, Figure 1)."""

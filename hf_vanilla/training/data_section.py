@@ -34,13 +34,14 @@ SIGNS: Mapping[str, type[Corpus]] = {"generated": GeneratedPairs, "dataset": Hub
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the training, validation and test pairs are, and how many tokens they may have."""
+    """Where the training, validation and test pairs are, and how many tokens they may have, and what the card says."""
 
     train: tuple[Corpus, ...]
     validation: tuple[Corpus, ...]
     test: tuple[Corpus, ...] = ()
     source_language: str | None = None
     target_language: str | None = None
+    license: str | None = None
     max_source_length: int = 256
     max_target_length: int = 256
 

@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import datasets
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..data.contents import Checksums, Contents, changes, contents_of
 from ..data.corpus import read_pairs
 from ..data.dataset import LengthLimits, encode_corpora, lengths_of
 from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import refuse_dropout, with_tokens
+from ..data.saved_tokenizer import PreTrainedTokenizerFast
 from ..data.tokenizer import Columns, symbols_in, texts_in, train_tokenizer
 from ..files import write_whole
 from ..messages import say
@@ -135,7 +135,7 @@ def read_test_pairs(recipe: Recipe) -> None:
 def read_prepared(run: Path) -> Prepared:
     """What the main process prepared."""
     pairs = {split: datasets.Dataset.from_file(str(encoded_file(run, split))) for split in SPLITS}
-    return Prepared(AutoTokenizer.from_pretrained(run), **pairs, origin=origin_of(run))
+    return Prepared(PreTrainedTokenizerFast.from_pretrained(run), **pairs, origin=origin_of(run))
 
 
 def encoded_file(run: Path, split: str) -> Path:
@@ -217,8 +217,8 @@ def make_tokenizer(recipe: Recipe, run: Path, record: Record, is_begun: bool) ->
         record.encoded = {}
         save_tokenizer(new_tokenizer(recipe, record), run)
     elif place != run:
-        save_tokenizer(AutoTokenizer.from_pretrained(place), run)
-    record.tokenizer = checksum_of_tokenizer(AutoTokenizer.from_pretrained(run))
+        save_tokenizer(PreTrainedTokenizerFast.from_pretrained(place), run)
+    record.tokenizer = checksum_of_tokenizer(PreTrainedTokenizerFast.from_pretrained(run))
     record.write(run)
 
 
@@ -247,7 +247,7 @@ def place_of_tokenizer(run: Path, checksum: str | None) -> Path | None:
     """The run, or else the newest checkpoint, that has the tokenizer with a checksum, if that is known."""
     for place in (run, *reversed(checkpoints_of(run))):
         is_there = (place / TOKENIZER).exists()
-        if is_there and checksum in (None, checksum_of_tokenizer(AutoTokenizer.from_pretrained(place))):
+        if is_there and checksum in (None, checksum_of_tokenizer(PreTrainedTokenizerFast.from_pretrained(place))):
             return place
     return None
 
@@ -261,7 +261,7 @@ def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
         record.encoded[split] = before or summary_of(pairs)
     else:
         limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
-        tokenizer = AutoTokenizer.from_pretrained(run)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(run)
         dropout = recipe.tokenizer.dropout if split == "train" else 0.0
         pairs, skipped = encode_corpora(getattr(recipe.data, split), tokenizer, limits, file, dropout)
         record.encoded[split] = summary_of(pairs)

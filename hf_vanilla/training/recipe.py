@@ -137,7 +137,7 @@ MAY_CHANGE = (
     *("data.test", "generation", "training.average", "training.logging_", "training.eval_", "training.save_"),
     *("training.sample_translations", "training.bleu_tokenize"),
     *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
-    *("training.dataloader_", "training.ddp_timeout"),
+    *("training.dataloader_", "training.ddp_timeout", "data.license"),
 )
 """A training may go on after these keys have changed, as its steps do not depend on them (beginnings of keys)."""
 
