@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -85,8 +86,7 @@ def is_held_out(day: date) -> bool:
 
 
 def is_unseen(items: Sequence[Item]) -> bool:
-    neighbours = zip(items, items[1:], strict=False)
-    kinds = {(first.kind, second.kind) for first, second in neighbours}
+    kinds = {(first.kind, second.kind) for first, second in pairwise(items)}
     return any(each.is_unseen for each in items) or bool(kinds & UNSEEN_NEIGHBOURS)
 
 
