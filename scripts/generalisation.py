@@ -22,9 +22,10 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -36,6 +37,7 @@ from hf_vanilla.files import write_whole
 
 THEN = " and then "
 TRAINED_ITEMS = 3
+SHORT = range(1, TRAINED_ITEMS + 1)
 LONGEST = 8  # items of a list
 KINDS = tuple(CATEGORIES)
 UNSEEN_NEIGHBOURS = {(kind, KINDS[(place + 1) % len(KINDS)]) for place, kind in enumerate(KINDS)}
@@ -85,37 +87,34 @@ def is_held_out(day: date) -> bool:
 
 
 def is_unseen(items: Sequence[Item]) -> bool:
-    neighbours = zip(items, items[1:], strict=False)
-    kinds = {(first.kind, second.kind) for first, second in neighbours}
+    kinds = {(first.kind, second.kind) for first, second in pairwise(items)}
     return any(each.is_unseen for each in items) or bool(kinds & UNSEEN_NEIGHBOURS)
 
 
 def lists(
-    split: str, length: Callable[[Random], int], number: int, seed: int, unseen: bool | None = None
+    split: str, lengths: Sequence[int], number: int, seed: int, unseen: bool | None = None
 ) -> Iterator[tuple[str, str]]:
     """
     Distinct pairs. Values of test items are in no training list.
 
     Args:
+        lengths: How many items lists may have.
         unseen: Whether the lists must have, or must not have, a combination that is held out; None: whatever comes.
     """
-    random, drawn = Random(f"{split} {seed}"), set()  # noqa: S311
+    random = Random(f"{split} {seed}")  # noqa: S311
+    drawn: set[str] = set()
     while len(drawn) < number:
-        items = [item(split, random) for _ in range(length(random))]
+        items = [item(split, random) for _ in range(random.choice(lengths))]
         spoken = THEN.join(each.spoken for each in items)
         if spoken not in drawn and unseen in (None, is_unseen(items)):
             drawn.add(spoken)
             yield spoken, " ".join(each.written for each in items)
 
 
-def short(random: Random) -> int:
-    return random.randint(1, TRAINED_ITEMS)
-
-
 def write_recipe(folder: Path, sizes: Sizes, unseen: bool | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for split, number in (("train", sizes.pairs), ("validation", min(500, sizes.pairs))):
-        pairs = lists(split, short, number, seed=0, unseen=unseen)
+        pairs = lists(split, SHORT, number, seed=0, unseen=unseen)
         write_whole(folder / f"{split}.tsv", "".join(f"{spoken}\t{written}\n" for spoken, written in pairs))
     files = {split: {"file": f"{split}.tsv", "source": 0, "target": 1} for split in ("train", "validation")}
     step = max(1, sizes.steps // 4)
@@ -165,7 +164,7 @@ def length(output: Path, sizes: Sizes, longest: int = LONGEST) -> list[Row]:
         override = f"model.position_embedding_type={positions}"
         translator = trained(recipe, output / positions, override, "model.max_position_embeddings=512")
         for items in range(1, longest + 1):
-            pairs = list(lists("test", lambda _, items=items: items, sizes.tests, seed=items))
+            pairs = list(lists("test", [items], sizes.tests, seed=items))
             rows.append(measured(translator, positions, items, pairs))
     draw(rows, output / "result.svg")
     return rows
@@ -176,7 +175,7 @@ def combinations(output: Path, sizes: Sizes) -> list[Row]:
     translator = trained(recipe, output / "run")
     for name, unseen in (("seen", False), ("unseen", True)):
         for items in range(1, TRAINED_ITEMS + 2):
-            pairs = list(lists("test", lambda _, items=items: items, sizes.tests, seed=items, unseen=unseen))
+            pairs = list(lists("test", [items], sizes.tests, seed=items, unseen=unseen))
             rows.append(measured(translator, name, items, pairs))
     return rows
 

@@ -64,18 +64,25 @@ class Beginnings:
         return [Beginning(own, end) for own, end in zip(ids, ends, strict=True)]
 
     def suppressed(self, end: End) -> list[int]:
-        """Tokens that must not follow. Special tokens may: the end of the sentence is one of them."""
-        if end is End.WORD:
-            return [token for token, text in self._added.items() if text[:1] == INCOMPLETE or is_of_word(text[:1])]
-        return [token for token, text in self._added.items() if text[:1] != " "] if end is End.SPACE else []
+        """Tokens that must not follow. The end of the sentence always may."""
+        if end is End.OPEN:
+            return []
+        return [token for token, text in self._added.items() if not self._may_follow(token, text, end)]
+
+    def _may_follow(self, token: int, text: str, end: End) -> bool:
+        if text[:1] == " ":
+            return True
+        # Special tokens are taken out of the text: what comes behind one would lengthen the word.
+        is_special = token in self.encoder.tokenizer.all_special_ids
+        return end is End.WORD and not is_special and text[:1] != INCOMPLETE and not is_of_word(text[:1])
 
     @cached_property
     def _added(self) -> dict[int, str]:
-        """For each token the text that it puts behind a word."""
+        """For each token but the end of the sentence, the text that it puts behind a word."""
         tokenizer = self.encoder.tokenizer
         anchor = tokenizer(ANCHOR, add_special_tokens=False)["input_ids"]
         before = tokenizer.decode(anchor)
-        tokens = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
+        tokens = sorted(set(tokenizer.get_vocab().values()) - {tokenizer.eos_token_id})
         decoded = tokenizer.batch_decode([[*anchor, token] for token in tokens])
         return {token: text[len(before) :] for token, text in zip(tokens, decoded, strict=True)}
 
