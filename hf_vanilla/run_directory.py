@@ -23,6 +23,7 @@ LOCK = ".lock"  # held by the process that writes the run
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
 
 ALIGNMENT = "alignment"  # a key of the generation config: which attention map is an alignment, as chosen after training
