@@ -25,6 +25,7 @@ LOCK = ".lock"  # held by the process that writes the run
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
 MODEL_CONFIG = "model_config.json"  # our configuration in an export that has another config.json
 

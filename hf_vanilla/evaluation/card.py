@@ -24,6 +24,7 @@ from ..run_directory import (
     CURVE,
     GENERATION_CONFIG,
     RECIPE,
+    TOKENIZER_CONFIG,
     WEIGHTS,
     read_history,
     read_origin,
@@ -76,7 +77,7 @@ def card_of(run: Path, published: Published | None = None) -> ModelCard:
             parameters=f"{parameters_of(run):,}",
             languages=languages if all(languages) else None,
             origin=sentence_of(origin),
-            parts=len(example),
+            is_plain=len(example) == 1 and reads_plain_texts(run),
             example=fenced(json.dumps(example)),
             results=[(name, metric, score) for name in measured for metric, score in scores_of(measured[name])],
             weights=weights,
@@ -100,6 +101,15 @@ def pictures_of(run: Path) -> dict[str, str]:
 def example_of(report: Mapping[str, Measurement]) -> list[str]:
     """A source for the card's code, in as many parts as the model takes."""
     return next((list(entry.samples[0].source) for entry in report.values() if entry.samples), ["..."])
+
+
+def reads_plain_texts(run: Path) -> bool:
+    """Whether a tokenizer alone can read the sources. It cannot put columns, symbols and prefixes together."""
+    file = run / TOKENIZER_CONFIG
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    columns = settings.get("columns") or {}
+    separators = [*columns.get("source", [None]), columns.get("target")]
+    return len(separators) == 2 and not any(separators) and not any(settings.get("prefixes", []))
 
 
 def scores_of(measurement: Measurement) -> list[tuple[str, str]]:

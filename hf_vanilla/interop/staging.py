@@ -35,11 +35,12 @@ from ..run_directory import (
     RECIPE,
     REPORT,
     TOKENIZER,
+    TOKENIZER_CONFIG,
     WEIGHTS,
 )
 from .errors import InteropError
 
-CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+CONFIG = "config.json"
 AS_THEY_ARE = (GENERATION_CONFIG, WEIGHTS, REPORT, HISTORY)
 CODE = "*_vanilla.py"
 NEEDED = (CONFIG, GENERATION_CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, RECIPE)

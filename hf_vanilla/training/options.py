@@ -65,8 +65,8 @@ WORKING_ARGUMENTS = frozenset(
 _BATCHES = "batches are filled up to a number of tokens: set training.max_tokens"
 _SCORES = "validations compute the loss and score translations: see training.metrics and training.sample_translations"
 _UPLOAD = (
-    "training would publish its text, which is in the run directory too: load the finished model with "
-    "AutoModelForSeq2SeqLM and call its push_to_hub"
+    "training would publish its text, which is in the run directory too: publish the finished run by "
+    "`hf-vanilla push RUN user/name`"
 )
 _LAUNCHER = (
     "how processes share the model is up to the launcher: accelerate launch --config_file FILE, of which "

@@ -128,6 +128,25 @@ def test_the_code_of_the_card_joins_several_columns_as_training_does(run: Path) 
     assert "| walk &#124; PAST | walked | walked |" in text
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_plain"),
+    [
+        ({}, True),
+        ({"columns": {"source": [None], "target": None}, "prefixes": [""]}, True),
+        ({"columns": {"source": [None, None], "target": None}}, False),
+        ({"columns": {"source": [";"], "target": None}}, False),
+        ({"columns": {"source": [None], "target": " "}}, False),
+        ({"prefixes": ["<2de>"]}, False),
+    ],
+)
+def test_the_code_of_the_card_is_of_transformers_alone_where_that_is_enough(
+    settings: dict[str, object], is_plain: bool, run: Path
+) -> None:
+    (run / "tokenizer_config.json").write_text(json.dumps(settings))
+    text = measured(run, ("walk",), "walked", "walked")
+    assert ("AutoTokenizer" in text, "pipeline(" in text, "Translator" in text) == (is_plain, is_plain, not is_plain)
+
+
 def started_from(run: Path, **origin: object) -> ModelCard:
     """The card of a run that recorded where it came from."""
     (run / "prepared.json").write_text(json.dumps({"origin": {"name": "our-run", "is_on_hub": False} | origin}))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from finished_runs import finished_run
 from safetensors.torch import load_file, save_file
-from test_push import finished_run
 
 from hf_vanilla.interop import staging
 from hf_vanilla.interop.errors import InteropError

@@ -24,10 +24,10 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ |= {"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1", "HF_XET_CLIENT_RETRY_BASE_DELAY": "10ms"}
 
 from fake_hub import POINTER, TOKEN, Hub, running, times
+from finished_runs import finished_run
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import close_session
 from huggingface_hub.utils import logging as hub_logging
-from test_push import finished_run
 
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.hub import Pushed, push
