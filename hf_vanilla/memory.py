@@ -50,12 +50,17 @@ def share_one_arena() -> None:
 
 def keep_few_kernels() -> None:
     """
-    Have oneDNN keep its last kernels only. To be called before the first product of matrices.
+    Have oneDNN, and PyTorch's own list beside it, keep their last kernels only. To be called before the first product
+    of matrices.
 
     It makes one for each number of rows, and keeps 1,024. Batches of a training hardly ever have the same number of
     rows again, and old kernels are scattered over the memory, whose gaps then fit nothing: after 225 steps of the small
     Multi30k recipe the process has 3.7 GiB with 1,024 kernels, 2.8 GiB with 128, and has taken the same time.
+
+    PyTorch's list has 1,024 for each thread, too. Without this limit, the quick start's model served in batches of all
+    sizes takes 140 MB more after 80 batches and goes on; with it, 65 MB after 20 and no more.
     """
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(KEPT_KERNELS))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_KERNELS))
 
 
