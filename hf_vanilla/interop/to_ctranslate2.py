@@ -1,4 +1,4 @@
-"""Our model in the form of CTranslate2: every configuration that it can compute exactly, in the type that is asked for."""
+"""Our model in the form of CTranslate2: every configuration that it computes exactly, in the type asked for."""
 
 import shutil
 from collections.abc import Sequence

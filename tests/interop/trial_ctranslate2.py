@@ -85,7 +85,7 @@ def random_translator(seed: int, **changes: Any) -> Translator:
 
 
 def random_texts(number: int) -> list[str]:
-    chosen = random.Random(5)
+    chosen = random.Random(5)  # noqa: S311
     return ["".join(chosen.choices(LETTERS[1], k=chosen.randrange(1, 25))).strip() or "x" for _ in range(number)]
 
 
