@@ -16,7 +16,7 @@ from ..manifest import MANIFEST, ManifestError, verify_foreign
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import CARD, MODEL_CONFIG
 from .engine import EngineError, Found
-from .finished import FinishedHypothesis, kept_by
+from .finished import FinishedHypothesis, best, end_of, kept_by
 from .search_settings import SearchSettings
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
@@ -30,6 +30,9 @@ OF_ANY_SEARCH = {
 }
 OF_GREEDY_SEARCH = {"min_length", "min_new_tokens", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"}
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
+
+
+NOTHING = [-math.inf]  # of hypotheses that do not matter
 
 
 def is_export(folder: Path) -> bool:
@@ -259,10 +262,7 @@ class CTranslate2Engine:
     ) -> list[list[FinishedHypothesis]]:
         """All hypotheses that come to their end while so many times `num_beams` of them are waited for."""
         width, forced, exponent = settings.num_beams, len(starts[0]), settings.length_penalty
-        # Of more than it waited for, CTranslate2 drops the worst, by its own penalty: where that is not ours, by none.
-        theirs = exponent if not isinstance(exponent, GNMTLengthPenalty) and not forced else 0.0
-        if settings.of("early_stopping") is not True and isinstance(exponent, GNMTLengthPenalty):
-            theirs = 0.6 * float(exponent)
+        theirs = their_penalty(settings, forced)
         options = {"beam_size": width, "patience": patience, "num_hypotheses": int(width * patience)}
         options |= {"length_penalty": theirs, "min_decoding_length": forced + 1 if forced else 0}
         rows = self._translate(sources, starts, limit, **options)
@@ -288,7 +288,8 @@ class CTranslate2Engine:
             sums[place][tuple(one.token_ids)] = row[forced:]
 
         def of(place: int) -> Callable[[FinishedHypothesis, int], float]:
-            return lambda one, length: math.fsum(sums[place][tuple(one.token_ids)][:length])
+            known = sums[place]
+            return lambda one, length: math.fsum(known.get(tuple(one.token_ids), NOTHING)[:length])
 
         return [of(place) for place in range(len(rows))]
 
@@ -315,10 +316,25 @@ class First:
     ended: FinishedHypothesis | None
 
 
+def their_penalty(settings: SearchSettings, forced: int) -> float:
+    """
+    The exponent of CTranslate2's length penalty, by which it drops the worst of more hypotheses than it waited for. It
+    counts forced tokens, and does not know GNMT's penalty; then it should at least drop the right ones.
+    """
+    is_gnmt = isinstance(settings.length_penalty, GNMTLengthPenalty)
+    if settings.of("early_stopping") is True and (forced or is_gnmt):
+        return 0.0  # the first to finish are what counts
+    return float(settings.length_penalty) * (0.6 if is_gnmt else 1.0)
+
+
 def later_ones(row: list[FinishedHypothesis], settings: SearchSettings) -> list[FinishedHypothesis]:
-    """Those that finished after `num_beams` others had, if one of them would be among the best."""
+    """
+    Hypotheses whose first tokens say whether transformers' search had gone on: all that finished after `num_beams`
+    others had if one of them would be among the best, else the last ones.
+    """
     if settings.of("early_stopping") is True:
         return []
-    full = sorted(one.length for one in row)[min(settings.num_beams, len(row)) - 1]
-    best = sorted(row, key=lambda one: one.score, reverse=True)[: settings.number]
-    return [one for one in row if one.length > full] if any(one.length > full for one in best) else []
+    full = end_of(row, settings.num_beams)
+    last = max(one.length for one in row)
+    is_about_more = any(one.length > full for one in best(row, settings.number))
+    return [one for one in row if one.length > full and (is_about_more or one.length == last)]
