@@ -28,7 +28,14 @@ OF_ANY_SEARCH = {
     *("max_new_tokens", "max_length_beyond_source", "bos_token_id", "pad_token_id", "eos_token_id"),
     *("decoder_start_token_id", "use_cache", "alignment", "transformers_version", "generation_config"),
 }
-OF_GREEDY_SEARCH = {"min_length", "min_new_tokens", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"}
+OF_GREEDY_SEARCH = {
+    "repetition_penalty",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+}
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
 
 
@@ -189,6 +196,7 @@ class CTranslate2Engine:
         suppressed = [*(settings.of("bad_words_ids") or []), *([one] for one in settings.of("suppress_tokens") or [])]
         return {
             "min_decoding_length": max(0, *lengths),
+            "repetition_penalty": settings.of("repetition_penalty") or 1.0,
             "no_repeat_ngram_size": settings.of("no_repeat_ngram_size") or 0,
             "suppress_sequences": self._words(suppressed) or None,
         }

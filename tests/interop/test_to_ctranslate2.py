@@ -1,4 +1,4 @@
-"""An export to CTranslate2 gives what the model gives: probabilities, whole n-best lists, commands; or it is refused."""
+"""An export to CTranslate2 gives what the model gives, in probabilities, n-best lists and commands, or is refused."""
 
 import shutil
 from collections.abc import Callable
@@ -89,8 +89,8 @@ def test_tied_embeddings_have_the_same_probabilities(
 def test_what_ctranslate2_cannot_compute_is_refused_by_name(
     make_translator: MakeTranslator, exported: Callable[..., Translator]
 ) -> None:
-    with pytest.raises(InteropError, match=r"activation_function \('elu'\) is not one that CTranslate2 computes"):
-        exported(make_translator(activation_function="elu"))
+    with pytest.raises(InteropError, match=r"activation_function \('mish'\) is not one that CTranslate2 computes"):
+        exported(make_translator(activation_function="mish"))
     with pytest.raises(InteropError, match=r"--quantization \(int4\) must be one of float32, float16"):
         exported(make_translator(), quantization="int4")
 
@@ -105,6 +105,7 @@ BEAMS = {"num_beams": 4, "num_return_sequences": 4}
         {"num_beams": 1},
         {"num_beams": 1, "min_length": 9, "no_repeat_ngram_size": 2},
         {"num_beams": 1, "suppress_tokens": [270, 275], "bad_words_ids": [[271, 272], [280]]},
+        {"num_beams": 1, "repetition_penalty": 1.3},
         {"num_beams": 1, "min_new_tokens": 6, "max_new_tokens": 8, "max_length": None},
         *(BEAMS | {"early_stopping": value} for value in (False, True, "never")),
         *(BEAMS | {"length_penalty": value} for value in (0.0, 0.6, 1.5)),
@@ -152,7 +153,7 @@ def test_an_ending_right_behind_a_forced_beginning_is_found(
         ({"min_length": 5, "num_beams": 2}, r"min_length \(5\) .* with num_beams=2"),
         ({"no_repeat_ngram_size": 2, "num_beams": 2}, "no_repeat_ngram_size"),
         ({"suppress_tokens": [7], "num_beams": 2}, "suppress_tokens"),
-        ({"repetition_penalty": 1.2, "num_beams": 1}, "repetition_penalty"),
+        ({"repetition_penalty": 1.2, "num_beams": 2}, "repetition_penalty"),
         ({"eos_token_id": [2, 5]}, r"eos_token_id \(\[2, 5\]\)"),
         ({"logits_processor": ["something"]}, "logits_processor"),
         ({"stop_strings": ["a"]}, "stop_strings"),
