@@ -159,7 +159,7 @@ def translate_lines(
             export(run, "ctranslate2", texts / "ctranslate2")
         translator = Translator.from_pretrained(texts / "ctranslate2", max_tokens=MAX_TOKENS)
         with_the_search_of_transformers(translator.engine)
-    lines_to_lines = partial(translator.translate, num_beams=5)
+    lines_to_lines: Any = partial(translator.translate, num_beams=5)
     lines_to_lines(sources[:64])
     started = time.perf_counter()
     translations = lines_to_lines(sources)

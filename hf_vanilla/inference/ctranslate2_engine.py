@@ -29,6 +29,9 @@ OF_ANY_SEARCH = {
     *("decoder_start_token_id", "use_cache", "alignment", "transformers_version", "generation_config"),
 }
 OF_GREEDY_SEARCH = {
+    *("repetition_penalty", "min_length", "min_new_tokens"),
+    *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
+}
     "repetition_penalty",
     "min_length",
     "min_new_tokens",
@@ -122,7 +125,7 @@ class CTranslate2Engine:
 
         def run(places: list[int], limit: int) -> list[int]:
             """Search with one limit of length for all. Returns those that would have been cut by their own before."""
-            of_places = [[each[place] for place in places] for each in (sources, starts, limits)]
+            of_places: list[Any] = [[each[place] for place in places] for each in (sources, starts, limits)]
             rows = search(*of_places, limit, settings, max(limits))
             for place, row in zip(places, rows, strict=True):
                 found[place] = row
@@ -157,7 +160,7 @@ class CTranslate2Engine:
         """Whole targets with the scores that CTranslate2 gives them. Its own defaults are all said otherwise here."""
         forced = len(starts[0])
         given = {"target_prefix": self._words(starts)} if forced else {}
-        usual = {"max_input_length": 0, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
+        usual: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
         usual |= {"max_batch_size": MAX_SOURCE_TOKENS, "batch_type": "tokens"}
         usual |= {"max_decoding_length": limit + forced}  # what is forced counts
         results = self.translator.translate_batch(self._words(sources), **given, **usual | options)
@@ -221,7 +224,7 @@ class CTranslate2Engine:
         found: list[list[Found]] = [[]] * len(sources)
         todo, firsts = list(range(len(sources))), self._firsts(sources, starts, settings)
         for patience in patience_of(settings, len(starts[0])):
-            of_todo = [[each[place] for place in todo] for each in (sources, starts, firsts)]
+            of_todo: list[Any] = [[each[place] for place in todo] for each in (sources, starts, firsts)]
             rows = self._finished(*of_todo, limit, patience, settings)
             whole = [
                 number
