@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ..data.corpus import read_pairs
 from ..data.tokenizer import Encoder
 from ..inference.translator import Translator
+from ..interop.export import export
 from ..memory import keep_freed_memory
 from ..models.generation_vanilla import KEYS
 from ..run_directory import RECIPE
 from ..training.recipe import load_recipe
-from .peers import ctranslate2_with_the_weights_of, peer_with_the_weights_of
+from .peers import peer_with_the_weights_of
 from .rounds import Figures, Row, measured_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -30,7 +31,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 MAX_TOKENS = 65_536  # of a batch, for our `Translator`
-MAX_SOURCE_TOKENS = 2_000  # of a batch, for CTranslate2: in larger batches there would be none for some of its threads
 
 
 def compare_generation(run: Path, sentences: int, rounds: int) -> list[Row]:
@@ -149,44 +149,27 @@ def padded_left(prefixes: list[list[int]], padding: int) -> dict[str, Tensor]:
 def translate_lines(
     run: Path, sources: Sequence[Sequence[str]], texts: Path, dtype: torch.dtype | None = None
 ) -> Figures:
-    """Measure our `Translator` in this dtype, or CTranslate2 if there is none, each with batches that suit it."""
+    """Measure our `Translator` in this dtype, or its engine of CTranslate2 in float32 if there is none."""
     keep_freed_memory()
     if dtype:
         model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run, dtype=dtype))
         translator = Translator(model, AutoTokenizer.from_pretrained(run), MAX_TOKENS)
-        lines_to_lines: Any = partial(translator.translate, num_beams=5)
     else:
-        lines_to_lines = partial(_translate_by_ctranslate2, *_load_for_ctranslate2(run, texts / "ctranslate2"))
+        if not (texts / "ctranslate2").exists():
+            export(run, "ctranslate2", texts / "ctranslate2")
+        translator = Translator.from_pretrained(texts / "ctranslate2", max_tokens=MAX_TOKENS)
+        with_the_search_of_transformers(translator.engine)
+    lines_to_lines: Any = partial(translator.translate, num_beams=5)
     lines_to_lines(sources[:64])
     started = time.perf_counter()
     translations = lines_to_lines(sources)
     return _figures(translations, time.perf_counter() - started, texts / "lines.json")
 
 
-def with_the_search_of_transformers(model: PreTrainedModel) -> PreTrainedModel:
+def with_the_search_of_transformers(model: Any) -> Any:
     """Remove the generation options that transformers does not know."""
     model.generation_config.update(**dict.fromkeys(KEYS))
     return model
-
-
-def _load_for_ctranslate2(run: Path, folder: Path) -> tuple[Any, PreTrainedTokenizerFast, dict[str, Any]]:
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run).eval(), AutoTokenizer.from_pretrained(run)
-    search = model.generation_config
-    options = {"length_penalty": search.length_penalty or 1.0, "max_decoding_length": search.max_length - 1}
-    return ctranslate2_with_the_weights_of(model, tokenizer, folder), tokenizer, options
-
-
-def _translate_by_ctranslate2(
-    translator: Any,
-    tokenizer: PreTrainedTokenizerFast,
-    options: dict[str, Any],
-    sources: Sequence[Sequence[str]],
-) -> list[str]:
-    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in Encoder(tokenizer).sources(sources)]
-    options = {"beam_size": 5, "max_batch_size": MAX_SOURCE_TOKENS, "batch_type": "tokens"} | options
-    found = translator.translate_batch(tokens, **options)
-    best = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
-    return tokenizer.batch_decode(best, skip_special_tokens=True)
 
 
 def _figures(translations: list[str], seconds: float, first: Path) -> Figures:

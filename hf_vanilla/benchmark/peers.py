@@ -1,8 +1,6 @@
-"""Models that compute the same as ours: Marian's (post-norm) and Pegasus's (pre-norm) of transformers, CTranslate2."""
+"""Models that compute the same as ours: Marian's (post-norm) and Pegasus's (pre-norm) of transformers."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
@@ -11,7 +9,6 @@ from transformers import (
     PegasusConfig,
     PegasusForConditionalGeneration,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
 )
 
 from ..models.configuration_vanilla import VanillaConfig
@@ -67,23 +64,3 @@ def peer_with_the_weights_of(model: VanillaForConditionalGeneration) -> PreTrain
     peer.tie_weights()
     peer.generation_config = model.generation_config
     return peer
-
-
-def ctranslate2_with_the_weights_of(
-    model: VanillaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
-) -> Any:
-    """A CTranslate2 translator in float32. Its files are written into `folder`."""
-    import ctranslate2
-    from ctranslate2.converters.transformers import BartLoader
-
-    peer = peer_with_the_weights_of(model)
-    peer.config.normalize_before, peer.config.normalize_embedding = model.config.norm_first, False
-    specification = BartLoader()(peer, tokenizer)
-    specification.validate()
-    specification.optimize()
-    folder.mkdir(exist_ok=True)
-    specification.save(str(folder))
-    # Several batches at a time with one thread each are faster than one batch with all threads.
-    return ctranslate2.Translator(
-        str(folder), compute_type="float32", inter_threads=torch.get_num_threads(), intra_threads=1
-    )

@@ -1,9 +1,11 @@
-"""CTranslate2 as an engine: its beam search finds the hypotheses, and what transformers' search keeps is chosen here."""
+"""CTranslate2 as an engine: it finds hypotheses, of which those that transformers' search keeps are chosen."""
 
 import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +13,36 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from ..manifest import MANIFEST, ManifestError, verify_foreign
+from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import CARD, MODEL_CONFIG
 from .engine import EngineError, Found
-from .finished import FinishedHypothesis, kept_by
+from .finished import FinishedHypothesis, best, end_of, kept_by
 from .search_settings import SearchSettings
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
-PATIENCE = (
-    2,
-    4,
-    8,
-    16,
-    64,
-)  # how many times num_beams hypotheses to wait for, until no later one can be among the best
+PATIENCE = (2, 4, 8, 16, 64)
+"""So many times num_beams hypotheses are waited for, one after the other, until no later one can be among the best."""
 
 OF_ANY_SEARCH = {
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping", "max_length"),
     *("max_new_tokens", "max_length_beyond_source", "bos_token_id", "pad_token_id", "eos_token_id"),
     *("decoder_start_token_id", "use_cache", "alignment", "transformers_version", "generation_config"),
 }
-OF_GREEDY_SEARCH = {"min_length", "min_new_tokens", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"}
+OF_GREEDY_SEARCH = {
+    *("repetition_penalty", "min_length", "min_new_tokens"),
+    *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
+}
+    "repetition_penalty",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+}
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
+
+
+NOTHING = [-math.inf]  # of hypotheses that do not matter
 
 
 def is_export(folder: Path) -> bool:
@@ -117,22 +128,18 @@ class CTranslate2Engine:
         limits = settings.limits([len(source) for source in sources], len(starts[0]))
         search = self._greedy if settings.num_beams == 1 else self._beams
         found: list[list[Found]] = [[]] * len(sources)
-        todo, limit = list(range(len(sources))), max(limits)
-        while todo:
-            # First with the limit of the longest: most sentences end before their own.
-            rows = search([sources[p] for p in todo], [starts[p] for p in todo], limit, settings, max(limits))
-            for place, (answers, longest) in zip(todo, rows, strict=True):
-                if longest < limits[place] or limit == limits[place]:
-                    found[place] = answers
-            todo = [place for place in todo if not found[place]]
-            if todo:
-                limit = max(limits[place] for place in todo if limits[place] < limit)
-                later = [place for place in todo if limits[place] < limit]
-                todo = [place for place in todo if limits[place] == limit]
-                rows = search([sources[p] for p in todo], [starts[p] for p in todo], limit, settings, max(limits))
-                for place, (answers, _) in zip(todo, rows, strict=True):
-                    found[place] = answers
-                todo = later
+
+        def run(places: list[int], limit: int) -> list[int]:
+            """Search with one limit of length for all. Returns those that would have been cut by their own before."""
+            of_places: list[Any] = [[each[place] for place in places] for each in (sources, starts, limits)]
+            rows = search(*of_places, limit, settings, max(limits))
+            for place, row in zip(places, rows, strict=True):
+                found[place] = row
+            return [place for place in places if not found[place]]
+
+        cut = sorted(run(list(range(len(sources))), max(limits)), key=lambda place: limits[place])
+        for limit, group in groupby(cut, key=lambda place: limits[place]):
+            run(list(group), limit)
         return found
 
     def log_probabilities(
@@ -159,7 +166,7 @@ class CTranslate2Engine:
         """Whole targets with the scores that CTranslate2 gives them. Its own defaults are all said otherwise here."""
         forced = len(starts[0])
         given = {"target_prefix": self._words(starts)} if forced else {}
-        usual = {"max_input_length": 0, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
+        usual: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
         usual |= {"max_batch_size": MAX_SOURCE_TOKENS, "batch_type": "tokens"}
         usual |= {"max_decoding_length": limit + forced}  # what is forced counts
         results = self.translator.translate_batch(self._words(sources), **given, **usual | options)
@@ -172,8 +179,15 @@ class CTranslate2Engine:
         ]
 
     def _greedy(
-        self, sources: Sequence[list[int]], starts: Sequence[list[int]], limit: int, settings: SearchSettings, _: int
-    ) -> list[tuple[list[Found], int]]:
+        self,
+        sources: list[list[int]],
+        starts: list[list[int]],
+        limits: list[int],
+        limit: int,
+        settings: SearchSettings,
+        _: int,
+    ) -> list[list[Found]]:
+        """As `_beams`."""
         forced = len(starts[0])
         rows = self._translate(sources, starts, limit, beam_size=1, **self._greedy_options(settings, forced))
         targets = [row[0][0] for row in rows]
@@ -181,65 +195,103 @@ class CTranslate2Engine:
         if settings.has_scores:  # what is forbidden has a share in them
             for place, row in enumerate(self.log_probabilities(sources, targets, MAX_SOURCE_TOKENS)):
                 scores[place] = math.fsum(row[forced:]) / max(1, len(row) - forced) ** settings.length_penalty
-        return [([Found(target, score)], len(target) - forced) for target, score in zip(targets, scores, strict=True)]
+        return [
+            [] if own < limit and len(target) - forced >= own else [Found(target, score)]
+            for target, score, own in zip(targets, scores, limits, strict=True)
+        ]
 
     def _greedy_options(self, settings: SearchSettings, forced: int) -> dict[str, Any]:
         lengths = ((settings.of("min_length") or 0) - 1, (settings.of("min_new_tokens") or 0) + forced)
         suppressed = [*(settings.of("bad_words_ids") or []), *([one] for one in settings.of("suppress_tokens") or [])]
         return {
             "min_decoding_length": max(0, *lengths),
+            "repetition_penalty": settings.of("repetition_penalty") or 1.0,
             "no_repeat_ngram_size": settings.of("no_repeat_ngram_size") or 0,
             "suppress_sequences": self._words(suppressed) or None,
         }
 
     def _beams(
         self,
-        sources: Sequence[list[int]],
-        starts: Sequence[list[int]],
+        sources: list[list[int]],
+        starts: list[list[int]],
+        limits: list[int],
         limit: int,
         settings: SearchSettings,
         longest: int,
-    ) -> list[tuple[list[Found], int]]:
+    ) -> list[list[Found]]:
         """
-        The same hypotheses stay in the beam of CTranslate2 as in that of transformers. It differs in when a search ends:
-        here after `patience * num_beams` finished ones, there by whether a better one may come. So more than enough are
-        waited for, and `kept_by` chooses those that transformers' search had seen at its end.
+        The same hypotheses stay in the beam of CTranslate2 as in that of transformers. It differs in when a search
+        ends: here after `patience * num_beams` finished ones, there by whether a better one may come. So more than
+        enough are waited for, and `kept_by` chooses those that transformers' search had seen at its end.
+
+        Args:
+            limits: Those of the sentences. Where one is reached, and is less than `limit`, there is nothing.
         """
-        found: list[tuple[list[Found], int]] = [([], 0)] * len(sources)
-        todo = list(range(len(sources)))
-        for patience in PATIENCE:
-            rows = self._finished([sources[p] for p in todo], [starts[p] for p in todo], limit, patience, settings)
+        found: list[list[Found]] = [[]] * len(sources)
+        todo, firsts = list(range(len(sources))), self._firsts(sources, starts, settings)
+        for patience in patience_of(settings, len(starts[0])):
+            of_todo: list[Any] = [[each[place] for place in todo] for each in (sources, starts, firsts)]
+            rows = self._finished(*of_todo, limit, patience, settings)
+            whole = [
+                number
+                for number, place in enumerate(todo)
+                if limits[place] == limit or max(one.length for one in rows[number]) < limits[place]
+            ]
+            rows, todo = [rows[number] for number in whole], [todo[number] for number in whole]
             later = self._prefix_scores([sources[p] for p in todo], rows, len(starts[0]), settings)
             unsure = []
             for place, row, scores_of in zip(todo, rows, later, strict=True):
                 kept, is_sure = kept_by(settings, row, scores_of, longest, limit)
-                found[place] = ([Found(one.token_ids, one.score) for one in kept], max(one.length for one in row))
-                if not is_sure and patience != PATIENCE[-1]:
+                found[place] = [Found(one.token_ids, one.score) for one in kept]
+                if not is_sure:
                     unsure.append(place)
             todo = unsure
             if not todo:
                 break
         return found
 
+    def _firsts(self, sources: list[list[int]], starts: list[list[int]], settings: SearchSettings) -> list["First"]:
+        """
+        What becomes of <eos> directly behind a forced beginning. There, CTranslate2 loses it, and a place of the beam
+        with it. So it is forbidden there, by which the probabilities of all hypotheses grow by the same factor.
+        """
+        if not starts[0]:
+            return [First(0.0, None)] * len(sources)
+        width, forced, firsts = settings.num_beams, len(starts[0]), []
+        ended = [[*start, self.eos] for start in starts]
+        options = {"beam_size": width, "num_hypotheses": width, "patience": 1.01, "length_penalty": 0}
+        steps = self._translate(sources, starts, 1, **options, min_decoding_length=forced + 1)
+        for target, row, step in zip(ended, self.log_probabilities(sources, ended, 2000), steps, strict=True):
+            end = row[forced]
+            share = math.log1p(-math.exp(min(end, -1e-9)))
+            is_candidate = end > min(total for _, total in step) + share
+            firsts.append(First(share, FinishedHypothesis(target, 1, end, end) if is_candidate else None))
+        return firsts
+
     def _finished(
         self,
-        sources: Sequence[list[int]],
-        starts: Sequence[list[int]],
+        sources: list[list[int]],
+        starts: list[list[int]],
+        firsts: list["First"],
         limit: int,
-        patience: int,
+        patience: float,
         settings: SearchSettings,
     ) -> list[list[FinishedHypothesis]]:
         """All hypotheses that come to their end while so many times `num_beams` of them are waited for."""
-        number, forced = settings.num_beams * patience, len(starts[0])
-        options = {"beam_size": settings.num_beams, "patience": patience, "num_hypotheses": number, "length_penalty": 0}
+        width, forced, exponent = settings.num_beams, len(starts[0]), settings.length_penalty
+        theirs = their_penalty(settings, forced)
+        options = {"beam_size": width, "patience": patience, "num_hypotheses": int(width * patience)}
+        options |= {"length_penalty": theirs, "min_decoding_length": forced + 1 if forced else 0}
         rows = self._translate(sources, starts, limit, **options)
-        exponent = settings.length_penalty
 
-        def hypothesis(target: list[int], total: float) -> FinishedHypothesis:
-            length = len(target) - forced
+        def hypothesis(target: list[int], score: float, share: float) -> FinishedHypothesis:
+            length, total = len(target) - forced, score * len(target) ** theirs + share
             return FinishedHypothesis(target, length, total, total / length**exponent)
 
-        return [[hypothesis(*one) for one in row] for row in rows]
+        return [
+            [*([first.ended] if first.ended else []), *(hypothesis(*one, first.share) for one in row)]
+            for row, first in zip(rows, firsts, strict=True)
+        ]
 
     def _prefix_scores(
         self, sources: Sequence[list[int]], rows: list[list[FinishedHypothesis]], forced: int, settings: SearchSettings
@@ -253,15 +305,53 @@ class CTranslate2Engine:
             sums[place][tuple(one.token_ids)] = row[forced:]
 
         def of(place: int) -> Callable[[FinishedHypothesis, int], float]:
-            return lambda one, length: math.fsum(sums[place][tuple(one.token_ids)][:length])
+            known = sums[place]
+            return lambda one, length: math.fsum(known.get(tuple(one.token_ids), NOTHING)[:length])
 
         return [of(place) for place in range(len(rows))]
 
 
+def patience_of(settings: SearchSettings, forced: int) -> Sequence[float]:
+    """How many times num_beams finished hypotheses to wait for, one after the other until that was enough."""
+    if settings.of("early_stopping") is not True:
+        return PATIENCE
+    # A little more than 1: CTranslate2 ends with the first one if it is 1 and there is no penalty.
+    return (3,) if forced or isinstance(settings.length_penalty, GNMTLengthPenalty) else (1.01,)
+
+
+@dataclass(frozen=True)
+class First:
+    """
+    The first step behind a forced beginning.
+
+    Args:
+        share: What forbidding <eos> there has to be undone by, as a logarithm.
+        ended: The target that ends there, if that is among the best candidates.
+    """
+
+    share: float
+    ended: FinishedHypothesis | None
+
+
+def their_penalty(settings: SearchSettings, forced: int) -> float:
+    """
+    The exponent of CTranslate2's length penalty, by which it drops the worst of more hypotheses than it waited for. It
+    counts forced tokens, and does not know GNMT's penalty; then it should at least drop the right ones.
+    """
+    is_gnmt = isinstance(settings.length_penalty, GNMTLengthPenalty)
+    if settings.of("early_stopping") is True and (forced or is_gnmt):
+        return 0.0  # the first to finish are what counts
+    return float(settings.length_penalty) * (0.6 if is_gnmt else 1.0)
+
+
 def later_ones(row: list[FinishedHypothesis], settings: SearchSettings) -> list[FinishedHypothesis]:
-    """Those that finished after `num_beams` others had, if one of them would be among the best."""
+    """
+    Hypotheses whose first tokens say whether transformers' search had gone on: all that finished after `num_beams`
+    others had if one of them would be among the best, else the last ones.
+    """
     if settings.of("early_stopping") is True:
         return []
-    full = sorted(one.length for one in row)[min(settings.num_beams, len(row)) - 1]
-    best = sorted(row, key=lambda one: one.score, reverse=True)[: settings.number]
-    return [one for one in row if one.length > full] if any(one.length > full for one in best) else []
+    full = end_of(row, settings.num_beams)
+    last = max(one.length for one in row)
+    is_about_more = any(one.length > full for one in best(row, settings.number))
+    return [one for one in row if one.length > full and (is_about_more or one.length == last)]

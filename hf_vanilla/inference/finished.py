@@ -1,5 +1,6 @@
 """Which of the hypotheses that a longer search has finished are those of transformers' search: it may end before."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,26 +40,23 @@ def kept_by(
         limit: How many a target of this sentence may get.
     """
     number, width = settings.number, settings.num_beams
-    by_length = sorted(row, key=lambda one: one.length)
-    end = by_length[min(width, len(row)) - 1].length  # by now there are as many as the search keeps
-    last = by_length[-1].length
-    early = settings.of("early_stopping")
+    end, last = end_of(row, width), max(one.length for one in row)
+    early, exponent = settings.of("early_stopping"), settings.length_penalty
     if early is True:
         return best(before(row, end), number), True
-    everything = best(row, number)
-    # A search that still finds better ones at its last step may find more.
-    is_sure = last >= limit or all(one.length < last for one in everything)
-    if all(one.length <= end for one in everything):
-        return everything, is_sure
-    exponent = settings.length_penalty
     while end < last:
-        running = max(prefix_score(one, end) for one in row if one.length > end)
+        running = max((prefix_score(one, end) for one in row if one.length > end), default=-math.inf)
         hopes_for_more = early == "never" and exponent > 0
         reachable = running / (longest if hopes_for_more else end) ** exponent
         if reachable <= best(before(row, end), width)[-1].score:
             return best(before(row, end), number), True
         end += 1
-    return everything, is_sure
+    return best(row, number), last >= limit
+
+
+def end_of(row: list[FinishedHypothesis], width: int) -> int:
+    """The step by which there are as many hypotheses as the search keeps."""
+    return sorted(one.length for one in row)[min(width, len(row)) - 1]
 
 
 def before(row: list[FinishedHypothesis], end: int) -> list[FinishedHypothesis]:

@@ -1,4 +1,4 @@
-"""Our model in the form of CTranslate2: every configuration that it can compute exactly, in the type that is asked for."""
+"""Our model in the form of CTranslate2: every configuration that it computes exactly, in the type asked for."""
 
 import shutil
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def specification_of(
     """CTranslate2's description of the model, with copies of its weights: quantising changes them in place."""
     from ctranslate2.specs import common_spec, transformer_spec
 
-    config = model.config
+    config: Any = model.config
     refuse_what_is_not_exact(config)
     shared = {"num_heads": config.num_heads, "pre_norm": config.norm_first, "head_dim": max(config.d_kv, config.d_v)}
     shared["activation"] = common_spec.Activation[ACTIVATIONS[config.activation_function]]
@@ -100,7 +100,7 @@ def refuse_what_is_not_exact(config: VanillaConfig) -> None:
         )
 
 
-def fill_stack(spec: Any, embeddings: Any, stack: nn.Module, tokens: nn.Embedding, config: VanillaConfig) -> None:
+def fill_stack(spec: Any, embeddings: Any, stack: nn.Module, tokens: nn.Embedding, config: Any) -> None:
     """An encoder or a decoder."""
     parts: Any = stack
     embeddings.weight = copied(tokens.weight)
@@ -123,7 +123,7 @@ def fill_stack(spec: Any, embeddings: Any, stack: nn.Module, tokens: nn.Embeddin
         fill_norm(theirs.ffn.layer_norm, layer.feed_forward_sublayer.layer_norm)
 
 
-def fill_attention(spec: Any, attention: Any, config: VanillaConfig, is_self_attention: bool) -> None:
+def fill_attention(spec: Any, attention: Any, config: Any, is_self_attention: bool) -> None:
     """
     CTranslate2 has one size for the heads of queries, keys and values: smaller ones are filled with zeros, which change
     no product. It would scale queries by that size, so it is told the scale.

@@ -28,6 +28,8 @@ BEAMS: dict[str, Any] = {"num_beams": 4, "num_return_sequences": 4}
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},
     "greedy, min_length 8": {"num_beams": 1, "min_length": 8},
+    "greedy, repetition_penalty 1.3": {"num_beams": 1, "repetition_penalty": 1.3},
+    "greedy, repetition_penalty, beginnings": {"num_beams": 1, "repetition_penalty": 1.3, "begun": True},
     "greedy, no_repeat_ngram_size 2": {"num_beams": 1, "no_repeat_ngram_size": 2},
     "greedy, bad words, suppressed": {
         "num_beams": 1,
@@ -85,7 +87,7 @@ def random_translator(seed: int, **changes: Any) -> Translator:
 
 
 def random_texts(number: int) -> list[str]:
-    chosen = random.Random(5)
+    chosen = random.Random(5)  # noqa: S311
     return ["".join(chosen.choices(LETTERS[1], k=chosen.randrange(1, 25))).strip() or "x" for _ in range(number)]
 
 
