@@ -38,11 +38,8 @@ class Stub(types.ModuleType):
 def prepare() -> None:
     """Old packages on a new Python: stubs, and mutable defaults in dataclasses, which 3.11 refuses."""
     sys.modules["importlib_metadata"] = importlib.metadata
-    for name in ("torchaudio", "cffi", "cython", "seaborn", "plotly", "tensorboardX", "hydra.experimental.plugins"):
-        try:
-            __import__(name)
-        except Exception:
-            sys.modules[name] = Stub(name)
+    for name in ("torchaudio", "cffi", "cython", "seaborn", "plotly", "torch.utils.tensorboard"):
+        sys.modules.setdefault(name, Stub(name))
     import torch._dynamo
     import torch.distributed.fsdp
 
@@ -56,7 +53,7 @@ def prepare() -> None:
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Biases and norms too, so that no wrong place hides. Half precision of what is stored keeps the files small."""
+    """Biases and norms too, so that no wrong place hides."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -106,13 +103,14 @@ def fairseq_checkpoint(name: str, two_dictionaries: bool = False, namespace: boo
     randomise(model)
     source, target = batch(len(dictionaries[0]), 2, 1, pad_left=True)
     target[:, 1:] = target[:, 1:].clamp(max=len(dictionaries[1]) - 1)
+    stored_state = {name: weight.clone() for name, weight in model.state_dict().items()}
     with torch.no_grad():
-        logits = model.train(False)(source, (source != 1).sum(1), target)[0]
+        logits = model.double()(source, (source != 1).sum(1), target)[0]
     task = argparse.Namespace(source_lang="src", target_lang="tgt")
     stored = {"args": args, "cfg": None} if namespace else {"args": None, "cfg": {"model": vars(args), "task": vars(task)}}
     if namespace:
         vars(args).update(vars(task))
-    torch.save(stored | {"model": model.state_dict()}, folder / "checkpoint_best.pt")
+    torch.save(stored | {"model": stored_state}, folder / "checkpoint_best.pt")
     save(folder, source, target, logits)
 
 
@@ -142,11 +140,14 @@ def joeynmt_checkpoint(
     model |= {"tied_embeddings": one_vocabulary, "tied_softmax": one_vocabulary, "initializer": "xavier_uniform"}
     side = {"level": level, "lowercase": level == "char", "normalize": False}
     config = {"name": name, "data": {"src": {"lang": "s", **side}, "trg": {"lang": "t", **side}}, "model": model}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"testing": {"beam_size": 4}}))
+    config = json.loads(json.dumps(config | {"testing": {"beam_size": 4}}))  # nothing twice, so no aliases
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     joey = build_model({**model, "embed_initializer": "xavier_uniform"}, *vocabularies).eval()
     randomise(joey)
     source, target = batch(len(vocabularies[0]), 2, 1, pad_left=False)
     mask = (source != 1)[:, None]
+    state = {name: weight.clone() for name, weight in joey.state_dict().items()}
+    joey.double()
     with torch.no_grad():
         encoded, hidden = joey._encode(src=source, src_length=mask.sum((1, 2)), src_mask=mask)
         logits = joey._decode(
@@ -158,12 +159,11 @@ def joeynmt_checkpoint(
             decoder_hidden=None,
             trg_mask=(target != 1)[:, None],
         )[0]
-    state = joey.state_dict()
     for stack in ("encoder", "decoder"):
         state[f"{stack}.pe.pe"] = state[f"{stack}.pe.pe"][:, :8].clone()  # of 5,000 rows that the paper's formula gives
     torch.save({"model_state": state, "stats_state": {"steps": 1}}, folder / "best.ckpt")
     save(folder, source, target, logits)
-    lines = ["abba cafe", "Ab  hZ", "w3 w1  w99", "w0"]
+    lines = ["abba cafe", "Ab hZ", "w3 w1 w99", "w0"]
     reader = BasicTokenizer(level=level, lowercase=side["lowercase"])
     ids = [vocabularies[0].sentences_to_ids([reader(reader.pre_process(line))], bos=False)[0][0] for line in lines]
     (folder / "ids.json").write_text(json.dumps({"lines": lines, "ids": ids}))

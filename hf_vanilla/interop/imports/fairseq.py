@@ -7,6 +7,7 @@ checkpoints hold an argparse.Namespace, the one class beside tensors that is let
 
 import argparse
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ REFUSED = (
     *("cross_self_attention", "no_cross_attention", "no_decoder_final_norm", "scale_attn", "scale_fc", "scale_heads"),
     *("scale_resids", "char_inputs", "alternate_decoder_layers"),
 )
-IGNORED = ("version", "_float_tensor")
+IGNORED = re.compile(r"(\bversion|_float_tensor|^encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias))$")
+"""What version 0.12 saves besides: copies of weights, which it overwrites with the weights when it loads them."""
 TABLES = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"}
 PIECES = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model", "bpe.model")
 CODES = ("bpecodes", "codes", "code", "bpe.codes")
@@ -46,7 +48,7 @@ def read(checkpoint: Path, segmented: bool) -> Foreign:
     stored = pickle_of(file, [argparse.Namespace])
     if not isinstance(stored.get("model"), dict):
         raise InteropError(f"{file}: has no model: it is no checkpoint of fairseq")
-    model = {name: weight for name, weight in stored["model"].items() if not name.endswith(IGNORED)}
+    model = {name: weight for name, weight in stored["model"].items() if not IGNORED.search(name)}
     weights = checked(model, file)
     options = _options(stored, file)
     vocabulary = Vocabulary.of(*_dictionaries(folder, options))

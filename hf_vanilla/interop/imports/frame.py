@@ -6,7 +6,6 @@ for source and target, or another scale of embeddings, that is written into the 
 imported has the same logits.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from ...messages import say
 from ...models.configuration_vanilla import VanillaConfig
 from ...models.modeling_vanilla import VanillaForConditionalGeneration
 from ..errors import InteropError
+from ..plain_tokenizer import save_tokenizer
 from .output_layer import ABSENT, with_bias
 
 Toolkit = Literal["joeynmt", "fairseq", "torch", "marian"]
@@ -76,8 +76,7 @@ def import_checkpoint(
         found = reader_of(toolkit)(checkpoint, segmented)
         model = assembled(found)
         model.float().save_pretrained(folder, max_shard_size="1000GB")
-        found.tokenizer.save_pretrained(folder)
-        _name_tokenizer(folder / "tokenizer_config.json")
+        save_tokenizer(found.tokenizer, folder)
     config = model.config
     tied = "one matrix of embeddings" if config.tie_word_embeddings else "three matrices of embeddings"
     say(f"imported {model.num_parameters():,} parameters, {config.vocab_size:,} tokens, {tied}, into {output}")
@@ -210,9 +209,3 @@ def _generation(found: Foreign, before: GenerationConfig) -> GenerationConfig:
         )
     except (ValueError, TypeError) as error:
         raise InteropError(f"the search that it asks for cannot be: {error}") from None
-
-
-def _name_tokenizer(file: Path) -> None:
-    """The class that every version of transformers knows."""
-    settings = json.loads(file.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

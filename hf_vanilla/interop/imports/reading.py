@@ -47,20 +47,24 @@ def text_of(file: Path) -> str:
 
 
 def json_of(file: Path) -> dict[str, Any]:
+    text = text_of(file)
     try:
-        return _mapping(json.loads(text_of(file)), file)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InteropError(f"{file}: is no JSON: {error}") from None
+    return _mapping(found, file)
 
 
 def yaml_of(file: Path) -> dict[str, Any]:
     text = text_of(file)
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise InteropError(f"{file}: has aliases (*name), with which a short file can be endless: write them out")
-        return _mapping(yaml.safe_load(text), file)
+        has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader))
+        found = None if has_aliases else yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InteropError(f"{file}: is no YAML: {str(error).splitlines()[0]}") from None
+    if has_aliases:
+        raise InteropError(f"{file}: has aliases (*name), with which a short file can be endless: write them out")
+    return _mapping(found, file)
 
 
 def _mapping(found: Any, file: Path) -> dict[str, Any]:
