@@ -23,15 +23,15 @@ sys.meta_path.insert(0, Refused())
 
 @pytest.fixture
 def make_run(make_model: Callable[..., Model], tmp_path: Path) -> Callable[..., tuple[Path, Model]]:
-    """`make_run(**changes)`: a directory as a training leaves it, and its model in float64."""
+    """`make_run(name, **changes)`: a directory as a training leaves it, and its model in float64."""
 
-    def make(**changes: object) -> tuple[Path, Model]:
+    def make(name: str = "run", **changes: object) -> tuple[Path, Model]:
         tokenizer = train_tokenizer(["abcdefghijk lmnop"], "character")
         model = make_model(vocab_size=len(tokenizer), **changes)
         model.generation_config.update(max_length=12, num_beams=3)
-        model.save_pretrained(tmp_path / "run")
-        tokenizer.save_pretrained(tmp_path / "run")
-        return tmp_path / "run", model.double()
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name, model.double()
 
     return make
 

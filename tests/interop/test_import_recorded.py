@@ -11,7 +11,7 @@ import warm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla.interop.errors import InteropError
-from hf_vanilla.interop.imports.frame import import_checkpoint
+from hf_vanilla.interop.imports.frame import assembled, import_checkpoint, reader_of
 from hf_vanilla.interop.imports.vocabularies import Vocabulary
 
 DATA = Path(__file__).parent / "data"
@@ -62,10 +62,13 @@ def test_ids_are_those_of_the_toolkit(name: str, tmp_path: Path) -> None:
     assert tokenizer(recorded["lines"])["input_ids"] == [[ours[number] for number in ids] for ids in recorded["ids"]]
 
 
-def test_one_vocabulary_keeps_one_matrix(tmp_path: Path) -> None:
-    assert import_checkpoint(DATA / "joeynmt_pre_tied", "joeynmt", tmp_path / "a").config.tie_word_embeddings
-    assert import_checkpoint(DATA / "fairseq_post_sinusoidal_tied", "fairseq", tmp_path / "b").config.tie_word_embeddings
-    assert not import_checkpoint(DATA / "fairseq_two_dictionaries", "fairseq", tmp_path / "c").config.tie_word_embeddings
+@pytest.mark.parametrize(
+    ("name", "is_tied"),
+    [("joeynmt_pre_tied", True), ("fairseq_post_sinusoidal_tied", True), ("fairseq_two_dictionaries", False)],
+)
+def test_one_vocabulary_keeps_one_matrix(name: str, is_tied: bool) -> None:
+    found = reader_of(toolkit_of(name))(DATA / name, False)
+    assert assembled(found).config.tie_word_embeddings is is_tied
 
 
 def test_the_command_imports_and_translate_takes_it(tmp_path: Path) -> None:

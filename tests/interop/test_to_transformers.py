@@ -15,53 +15,54 @@ from hf_vanilla.interop.to_transformers import export
 MakeRun = Callable[..., tuple[Path, Model]]
 LOADED = """
 import torch
+from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 given = load_file("given.safetensors")
-model = AutoModelForSeq2SeqLM.from_pretrained("exported").double().eval()
-tokenizer = AutoTokenizer.from_pretrained("exported")
 mask = (given["source"] != 1).long()
-with torch.no_grad():
-    logits = model(given["source"], mask, given["target"]).logits
-    found = model.generate(given["source"], attention_mask=mask)
-text = torch.tensor(tokenizer("abc kl")["input_ids"])
-save_file({"logits": logits, "found": found.contiguous(), "text": text}, "answer.safetensors")
+for folder in sorted(Path().glob("exported*")):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).double().eval()
+    with torch.no_grad():
+        logits = model(given["source"], mask, given["target"]).logits
+        found = model.generate(given["source"], attention_mask=mask)
+    text = torch.tensor(AutoTokenizer.from_pretrained(folder)("abc kl")["input_ids"])
+    save_file({"logits": logits, "found": found.contiguous(), "text": text}, f"answer_of_{folder}")
 """
+CASES: list[tuple[str, dict[str, object]]] = [
+    ("marian", {}),
+    ("marian", {"tie_word_embeddings": False, "activation_function": "relu"}),
+    ("pegasus", {"norm_first": True}),
+    ("pegasus", {"norm_first": True, "tie_word_embeddings": False}),
+    ("blenderbot", {"norm_first": True, "position_embedding_type": "learned", "max_position_embeddings": 32}),
+]
 
 
-@pytest.mark.parametrize(
-    ("model_type", "changes"),
-    [
-        ("marian", {}),
-        ("marian", {"tie_word_embeddings": False, "activation_function": "relu"}),
-        ("pegasus", {"norm_first": True}),
-        ("pegasus", {"norm_first": True, "tie_word_embeddings": False}),
-        ("blenderbot", {"norm_first": True, "position_embedding_type": "learned", "max_position_embeddings": 32}),
-    ],
-)
 def test_logits_and_searches_are_equal_without_this_package(
     make_run: MakeRun,
     run_without_us: Callable[[str], None],
     ids: tuple[torch.Tensor, torch.Tensor],
     tmp_path: Path,
-    model_type: str,
-    changes: dict[str, object],
 ) -> None:
-    run, model = make_run(**changes)
-    (tmp_path / "exported").mkdir()
-    export(run, tmp_path / "exported")
-    assert AutoConfig.from_pretrained(tmp_path / "exported").model_type == model_type
-    assert not list((tmp_path / "exported").glob("*.py"))
     source, target = ids
     save_file({"source": source, "target": target}, tmp_path / "given.safetensors")
+    models = []
+    for number, (model_type, changes) in enumerate(CASES):
+        run, model = make_run(f"run{number}", **changes)
+        folder = tmp_path / f"exported{number}"
+        folder.mkdir()
+        export(run, folder)
+        assert AutoConfig.from_pretrained(folder).model_type == model_type
+        assert not list(folder.glob("*.py"))
+        models.append(model)
     run_without_us(LOADED)
-    answer = load_file(tmp_path / "answer.safetensors")
     mask = (source != 1).long()
-    with torch.no_grad():
-        expected = model(source, mask, target).logits
-    torch.testing.assert_close(answer["logits"], expected, rtol=0, atol=1e-10)
-    assert answer["found"].tolist() == model.generate(source, attention_mask=mask).tolist()
-    assert answer["text"][-1] == 2
+    for number, model in enumerate(models):
+        answer = load_file(tmp_path / f"answer_of_exported{number}")
+        with torch.no_grad():
+            expected = model(source, mask, target).logits
+        torch.testing.assert_close(answer["logits"], expected, rtol=0, atol=1e-10)
+        assert answer["found"].tolist() == model.generate(source, attention_mask=mask).tolist()
+        assert answer["text"][-1] == 2
 
 
 @pytest.mark.parametrize(
