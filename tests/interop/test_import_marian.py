@@ -123,7 +123,7 @@ def test_ids_are_those_of_sentencepiece_and_its_vocabulary(opus: tuple[Path, Mar
         ("share_encoder_decoder_embeddings", {"share_encoder_decoder_embeddings": False}),
         ("is of type 'bart'", {"model_type": "bart"}),
         ("num_heads", {"encoder_attention_heads": 5, "decoder_attention_heads": 5}),
-        ("nothing for our model.decoder.layers.3", {"decoder_layers": 4}),
+        ("decoder_layers: 4, and the weights are of 3", {"decoder_layers": 4}),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(

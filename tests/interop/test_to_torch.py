@@ -117,7 +117,7 @@ def test_wrong_files_are_refused_in_one_line(make_run: MakeRun, tmp_path: Path) 
         ("heads: is no key", config | {"heads": 4}, weights),
         ("num_heads .5.", config | {"num_heads": 5}, weights),
         ("encoder.layer_norm", config, weights | norm),
-        ("nothing for our model.encoder.layers.2", config | {"encoder_layers": 3}, weights),
+        ("encoder_layers: 3, and the weights are of 2", config | {"encoder_layers": 3}, weights),
         ("is no weight of torch.nn.Transformer", config, weights | {"extra.weight": torch.ones(2)}),
         ("not finite", config, weights | {"transformer.decoder.layers.0.norm1.bias": torch.full((16,), torch.nan)}),
         ("a width of 32", config | {"d_model": 32}, weights),

@@ -26,6 +26,7 @@ from .vocabularies import CONTINUES, Vocabulary, assembled, characters, merged, 
 SPECIALS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 BOS, PAD, EOS, UNKNOWN = range(4)
 FIRST_POSITION = PAD + 1
+MAX_TABLE = 2**26  # numbers
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_fast": "gelu_new", "gelu_accurate": "gelu_new", "swish": "silu"}
 ACTIVATIONS |= {"tanh": "tanh", "linear": "linear"}
 REFUSED = (
@@ -130,7 +131,7 @@ def _positions(
 ) -> Tensor:
     number, width = fields["max_position_embeddings"], fields["d_model"]
     if not options.get(f"{stack}_learned_pos", False):
-        if number * width > 2**28:
+        if number * width > MAX_TABLE:
             raise InteropError(f"{file}: {number:,} positions of width {width:,} are too many")
         return sinusoids(number, width)
     table = weights.get(f"{stack}.embed_positions.weight")

@@ -7,6 +7,7 @@ imported has the same logits.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,7 @@ def reader_of(toolkit: Toolkit) -> Callable[[Path, bool], Foreign]:
 @torch.no_grad()
 def assembled(found: Foreign) -> VanillaForConditionalGeneration:
     """The model, in the precision of the checkpoint. Nothing is allocated before all shapes are known to fit."""
+    _check_layers(found)
     _check_matrices(found)
     weights = dict(found.weights)
     source, target, output = _matrices(found, weights)
@@ -159,6 +161,16 @@ def _weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in weights:
         raise InteropError(f"the checkpoint has nothing for our {name}")
     return weights[name]
+
+
+def _check_layers(found: Foreign) -> None:
+    """Before a model is built that has a billion."""
+    for stack in ("encoder", "decoder"):
+        pattern = re.compile(rf"model\.{stack}\.layers\.(\d+)\.")
+        there = {layer[1] for layer in map(pattern.match, found.weights) if layer}
+        if found.fields[f"{stack}_layers"] != len(there):
+            said = found.fields[f"{stack}_layers"]
+            raise InteropError(f"the configuration says {stack}_layers: {said!r:.30}, and the weights are of {len(there)}")
 
 
 def _check_matrices(found: Foreign) -> None:
