@@ -12,17 +12,23 @@ config["decoder_start_token_id"]; every text ends in config["eos_token_id"].
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
-ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "silu": nn.functional.silu, "swish": nn.functional.silu}
+ACTIVATIONS = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "swish": nn.functional.silu,
+}
 ACTIVATIONS |= {"tanh": torch.tanh, "gelu_new": lambda x: nn.functional.gelu(x, approximate="tanh")}
 
 
 class Transformer(nn.Module):
-    def __init__(self, config, vocab_size):
+    def __init__(self, config: dict[str, Any], vocab_size: int):
         super().__init__()
         self.config = config
         width, is_pre_norm, eps = config["d_model"], config["norm_first"], config["layer_norm_eps"]
@@ -52,7 +58,7 @@ class Transformer(nn.Module):
             self.source_positions = nn.Embedding(config["max_position_embeddings"], width)
             self.target_positions = nn.Embedding(config["max_position_embeddings"], width)
 
-    def positions(self, length, table):
+    def positions(self, length: int, table: str) -> Tensor:
         numbers = torch.arange(length, device=self.generator.weight.device)
         if self.config["position_embedding_type"] == "learned":
             return getattr(self, table)(numbers)
@@ -61,7 +67,7 @@ class Transformer(nn.Module):
         angles = numbers[:, None].float() * torch.exp(even * (-math.log(10_000) / width))
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(self.generator.weight.dtype)
 
-    def forward(self, source, target):
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Ids of tokens, (batch, length) each, to logits: (batch, target length, vocabulary)."""
         scale = math.sqrt(self.config["d_model"])
         padding = source == self.config["pad_token_id"]
@@ -75,7 +81,7 @@ class Transformer(nn.Module):
         return self.generator(states)
 
     @torch.no_grad()
-    def greedy(self, source, max_length=256):
+    def greedy(self, source: Tensor, max_length: int = 256) -> Tensor:
         """The most probable token again and again, until all sentences have ended."""
         eos, pad = self.config["eos_token_id"], self.config["pad_token_id"]
         target = torch.full((len(source), 1), self.config["decoder_start_token_id"], device=source.device)
@@ -87,7 +93,7 @@ class Transformer(nn.Module):
         return target
 
 
-def load(folder):
+def load(folder: str | Path) -> tuple[Transformer, dict[str, Any]]:
     """The model in the precision of its weights, and its configuration."""
     config = json.loads((Path(folder) / "transformer.json").read_text(encoding="utf-8"))
     weights = load_file(Path(folder) / "weights.safetensors")

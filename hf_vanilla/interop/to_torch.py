@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
@@ -22,15 +21,8 @@ FIELDS = (
 )
 
 
-def export(run: Path, output: Path, **options: Any) -> None:
-    """
-    Write weights, a small configuration, the module and the tokenizer into the empty folder `output`.
-
-    Args:
-        options: There are none.
-    """
-    if options:
-        raise InteropError(f"an export to torch has no option {', '.join(sorted(options))}")
+def export(run: Path, output: Path) -> None:
+    """Write weights, a small configuration, the module and the tokenizer into the empty folder `output`."""
     model = VanillaForConditionalGeneration.from_pretrained(run).eval()
     config = model.config
     _refuse_what_torch_has_not(config)

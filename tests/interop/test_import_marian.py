@@ -22,7 +22,9 @@ VOCABULARY = json.loads((DATA / "vocab.json").read_text())
 def opus(tmp_path: Path) -> tuple[Path, MarianMTModel]:
     """A checkpoint with every parameter random, and its model."""
     size, pad = len(VOCABULARY), VOCABULARY["<pad>"]
-    sizes = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in {"attention_heads": 4}.items()}
+    sizes = {
+        f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in {"attention_heads": 4}.items()
+    }
     sizes |= {f"{stack}_ffn_dim": 24 for stack in ("encoder", "decoder")}
     config = MarianConfig(
         **sizes, vocab_size=size, d_model=16, encoder_layers=2, decoder_layers=3, activation_function="swish",
@@ -109,7 +111,9 @@ def test_ids_are_those_of_sentencepiece_and_its_vocabulary(opus: tuple[Path, Mar
     found = tokenizer(RECORDED["lines"])["input_ids"]
     size = len(VOCABULARY)
     assert [[-1 if number >= size else number for number in ids] for ids in found] == RECORDED["ids"]
-    assert any(-1 in ids for ids in RECORDED["ids"])  # a missing piece takes part, and has the unknown token's embedding
+    assert any(
+        -1 in ids for ids in RECORDED["ids"]
+    )  # a missing piece takes part, and has the unknown token's embedding
     embeddings = model.get_input_embeddings().weight
     assert (len(embeddings), len(tokenizer)) == (size + len(RECORDED["missing"]),) * 2
     assert torch.equal(embeddings[size:], embeddings[VOCABULARY["<unk>"]].expand(len(embeddings) - size, -1))

@@ -42,9 +42,7 @@ def test_logits_are_those_that_the_toolkit_computed(name: str, tmp_path: Path) -
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").double()
     recorded = json.loads((DATA / name / "recorded.json").read_text())
     ids, source, target = joint_ids(DATA / name), torch.tensor(recorded["source"]), torch.tensor(recorded["target"])
-    found = model(
-        torch.tensor(ids.source)[source], (source != 1).long(), torch.tensor(ids.target)[target]
-    ).logits
+    found = model(torch.tensor(ids.source)[source], (source != 1).long(), torch.tensor(ids.target)[target]).logits
     expected = torch.tensor(recorded["logits"], dtype=torch.float64)
     # fairseq computes its attention weights in float32, and what is written into matrices is rounded to float32.
     error = 1e-12 if name == "joeynmt_pre_tied" else 2e-6

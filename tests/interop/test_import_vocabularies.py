@@ -62,10 +62,10 @@ def test_segmented_texts_are_looked_up_as_they_are(subwords: Path) -> None:
 
 def test_missing_merges_are_asked_for(subwords: Path, tmp_path: Path) -> None:
     (subwords / "codes").unlink()
-    with pytest.raises(InteropError, match="merges of subword-nmt is missing: put it there as bpecodes.*--segmented"):
+    with pytest.raises(InteropError, match=r"merges of subword-nmt is missing: put it there as bpecodes.*--segmented"):
         import_checkpoint(subwords, "fairseq", tmp_path / "run")
     (subwords / "codes").write_text("a b\n")
-    with pytest.raises(InteropError, match="version 0.2"):
+    with pytest.raises(InteropError, match=r"version 0\.2"):
         import_checkpoint(subwords, "fairseq", tmp_path / "run")
 
 

@@ -96,7 +96,9 @@ def test_a_generator_with_bias_and_pickled_weights_are_taken(
     weights = load_file(folder / "weights.safetensors")
     bias = torch.randn(len(weights["source_embedding.weight"]))
     (folder / "weights.safetensors").unlink()
-    torch.save({name: weight.double() for name, weight in weights.items()} | {"generator.bias": bias}, folder / "weights.pt")
+    torch.save(
+        {name: weight.double() for name, weight in weights.items()} | {"generator.bias": bias}, folder / "weights.pt"
+    )
     back = assembled(torch_transformer.read(folder, False)).double()
     with torch.no_grad():
         found, expected = (each(ids[0], decoder_input_ids=ids[1]).logits for each in (back, model))

@@ -41,7 +41,7 @@ def prepare() -> None:
     for name in ("torchaudio", "cffi", "cython", "seaborn", "plotly", "torch.utils.tensorboard"):
         sys.modules.setdefault(name, Stub(name))
     import torch._dynamo
-    import torch.distributed.fsdp
+    import torch.distributed.fsdp  # noqa: F401 -- before `dataclass` is another
 
     original = dataclasses.dataclass
 
@@ -107,7 +107,9 @@ def fairseq_checkpoint(name: str, two_dictionaries: bool = False, namespace: boo
     with torch.no_grad():
         logits = model.double()(source, (source != 1).sum(1), target)[0]
     task = argparse.Namespace(source_lang="src", target_lang="tgt")
-    stored = {"args": args, "cfg": None} if namespace else {"args": None, "cfg": {"model": vars(args), "task": vars(task)}}
+    stored = (
+        {"args": args, "cfg": None} if namespace else {"args": None, "cfg": {"model": vars(args), "task": vars(task)}}
+    )
     if namespace:
         vars(args).update(vars(task))
     torch.save(stored | {"model": stored_state}, folder / "checkpoint_best.pt")
@@ -125,9 +127,14 @@ def joeynmt_checkpoint(
     folder = DATA / name
     folder.mkdir(parents=True, exist_ok=True)
     specials = types.SimpleNamespace(
-        **{f"{key}_token": token for key, token in (("unk", "<unk>"), ("pad", "<pad>"), ("bos", "<s>"), ("eos", "</s>"))},
+        **{
+            f"{key}_token": token
+            for key, token in (("unk", "<unk>"), ("pad", "<pad>"), ("bos", "<s>"), ("eos", "</s>"))
+        },
         **{f"{key}_id": number for number, key in enumerate(("unk", "pad", "bos", "eos"))},
-        **{"sep_token": None, "sep_id": None, "lang_tags": []},
+        sep_token=None,
+        sep_id=None,
+        lang_tags=[],
     )
     tokens = ["▁", *LETTERS] if level == "char" else [f"w{number}" for number in range(10)]
     others = tokens if one_vocabulary else [f"v{number}" for number in range(7)] + tokens[:5]

@@ -1,6 +1,6 @@
 """
-Writes tests/interop/data/marian again: two tiny models of SentencePiece with a vocabulary as OPUS-MT has it, and the ids
-that SentencePiece itself gives. Needs the package `sentencepiece`, which the tests do not.
+Writes tests/interop/data/marian again: two tiny models of SentencePiece with a vocabulary as OPUS-MT has it, and the
+ids that SentencePiece itself gives. Needs the package `sentencepiece`, which the tests do not.
 """
 
 import json
@@ -10,8 +10,8 @@ from pathlib import Path
 import sentencepiece
 
 FOLDER = Path(__file__).parent / "data" / "marian"
-SOURCE = "the cat sat on a mat and the dog ran to the old barn where many rats had been all day long".split()
-TARGET = "die katze saß auf der matte und der hund lief zur alten scheune wo viele ratten den ganzen tag waren".split()
+SOURCE = "the cat sat on a mat and the dog ran to the old barn where many rats had been all day long".split()  # noqa: SIM905
+TARGET = "die katze saß auf der matte und der hund lief zur alten scheune wo viele ratten den ganzen tag waren".split()  # noqa: SIM905
 LINES = [
     "the cat sat",
     "  the   dog  ran to\tthe barn ",
@@ -20,12 +20,12 @@ LINES = [
     ">>deu<< the old cat",
     "",
     "barnbarnthe mat—mat",
-    "ｔｈｅ ｃａｔ ½ a²",
+    "ｔｈｅ ｃａｔ ½ a²",  # noqa: RUF001
 ]
 
 
 def train(words: list[str], name: str) -> sentencepiece.SentencePieceProcessor:
-    generator = random.Random(5)
+    generator = random.Random(5)  # noqa: S311
     lines = [" ".join(generator.choices(words, k=generator.randint(3, 9))) for _ in range(400)]
     text = FOLDER / f"{name}.txt"
     text.write_text("\n".join(lines))

@@ -170,7 +170,9 @@ def _check_layers(found: Foreign) -> None:
         there = {layer[1] for layer in map(pattern.match, found.weights) if layer}
         if found.fields[f"{stack}_layers"] != len(there):
             said = found.fields[f"{stack}_layers"]
-            raise InteropError(f"the configuration says {stack}_layers: {said!r:.30}, and the weights are of {len(there)}")
+            raise InteropError(
+                f"the configuration says {stack}_layers: {said!r:.30}, and the weights are of {len(there)}"
+            )
 
 
 def _check_matrices(found: Foreign) -> None:

@@ -112,8 +112,8 @@ def _say_what_targets_are(checkpoint: Path) -> None:
     source, target = checkpoint / SOURCE, checkpoint / TARGET
     if target.is_file() and target.read_bytes() != source.read_bytes():
         say(
-            f"{TARGET} is not {SOURCE}: translations are as MarianMT's, but targets that are given (to train, score, or "
-            f"begin with) are cut by {SOURCE}, so their tokens differ from those that the model was trained with"
+            f"{TARGET} is not {SOURCE}: translations are as MarianMT's, but given targets (to train, score, or "
+            f"begin with) are cut by {SOURCE}: their tokens differ from those that the model was trained with"
         )
 
 

@@ -3,8 +3,8 @@ A bias of the output projection, written into its matrix.
 
 Our output projection has none (3.4). But what it reads comes out of a layer normalisation, x = g * n + b, where the
 components of n sum to 0. With b = g instead, x / g = n + 1, whose mean is 1 for every x: so a row `r` that gets
-`beta / (g * D)` added gives `beta` more for whatever x. What b was before is a bias itself, W (b - g), and goes the same
-way. This is exact but for rounding. The last layer normalisation of a decoder is read by the output projection alone.
+`beta / (g * D)` added gives `beta` more for whatever x. What b was before is a bias itself, W (b - g), and goes the
+same way. This is exact but for rounding. The decoder's last layer normalisation is read by the output projection alone.
 """
 
 import torch

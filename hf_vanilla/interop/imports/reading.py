@@ -100,7 +100,7 @@ def _refuse_packed(file: Path) -> None:
     """What PyTorch writes is a zip archive without compression: then it holds no more than its file has bytes."""
     if not zipfile.is_zipfile(file):
         raise InteropError(
-            f"{file}: is no archive of PyTorch, or of one before 1.6: load it where you trust it, and torch.save it again"
+            f"{file}: is no archive of PyTorch, or of one before 1.6: load it where it is trusted, and torch.save it"
         )
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
