@@ -14,7 +14,7 @@ from .stock_classes import stock_config, stock_model_like
 
 
 def export(run: Path, output: Path) -> None:
-    """Write the class that computes exactly the same into the empty folder `output`; refuse by name if there is none."""
+    """Write the class that computes exactly the same into the empty folder `output`; refuse if there is none."""
     model = VanillaForConditionalGeneration.from_pretrained(run).eval()
     stock_config(model.config)
     stock = stock_model_like(model)
