@@ -11,6 +11,7 @@ from .beginning import init, recipes
 from .benchmarking import benchmark
 from .environment import env
 from .exporting import export
+from .importing import import_
 from .measuring import evaluate
 from .scoring import score
 from .serving import serve
@@ -21,7 +22,7 @@ from .translating import translate
 
 COMMANDS = (
     *(init, recipes, check, train, sweep, average, translate, score, evaluate),
-    *(push, export, serve, benchmark, env),
+    *(push, export, import_, serve, benchmark, env),
 )
 
 

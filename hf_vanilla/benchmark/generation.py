@@ -17,11 +17,11 @@ from ..data.corpus import read_pairs
 from ..data.tokenizer import Encoder
 from ..inference.translator import Translator
 from ..interop.export import export
+from ..interop.stock_classes import stock_model_like
 from ..memory import keep_freed_memory
 from ..models.generation_vanilla import KEYS
 from ..run_directory import RECIPE
 from ..training.recipe import load_recipe
-from .peers import peer_with_the_weights_of
 from .rounds import Figures, Row, measured_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -99,7 +99,7 @@ def translate(
         keep_freed_memory()
     model = with_the_search_of_transformers(AutoModelForSeq2SeqLM.from_pretrained(run).eval())
     if by_peer:
-        model = peer_with_the_weights_of(model)
+        model = stock_model_like(model)
     tokenizer = AutoTokenizer.from_pretrained(run)
     ids = sorted(Encoder(tokenizer).sources(sources), key=len)
     batches = [

@@ -26,6 +26,7 @@ from transformers import (
 
 from ..data.batching import TokenBudgetBatches
 from ..data.dataset import PairCollator, TrainingPairs, lengths_of
+from ..interop.stock_classes import stock_model
 from ..memory import keep_freed_memory, peak_memory
 from ..run_directory import read_history
 from ..threads import giving_way, limit_threads
@@ -34,7 +35,6 @@ from ..training.preparation import Prepared, prepare
 from ..training.recipe import Recipe, load_recipe
 from ..training.run import new_model, train
 from .peak import operations_per_token, peak_of_products
-from .peers import peer_of
 from .rounds import Figures, Row, measured_rows
 
 WARM_UP = 5  # steps before those that are measured
@@ -114,7 +114,7 @@ def train_theirs(job: Job, keeps_memory: bool = False, **arguments: Any) -> Figu
     recipe = job.load()
     with tempfile.TemporaryDirectory() as folder:
         prepared, ours = prepare(recipe, job.prepared), training_arguments(recipe, Path(folder))
-        model = peer_of(new_model(recipe, prepared.tokenizer).config)
+        model = stock_model(new_model(recipe, prepared.tokenizer).config)
         meter = Meter()
         trainer = Seq2SeqTrainer(
             model,

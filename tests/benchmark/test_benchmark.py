@@ -20,9 +20,8 @@ from transformers import GenerationMixin, Seq2SeqTrainer
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.benchmark import beside, generation, growth, rounds, start, training
 from hf_vanilla.benchmark.peak import operations_per_token
-from hf_vanilla.benchmark.peers import ctranslate2_with_the_weights_of, peer_of, peer_with_the_weights_of
 from hf_vanilla.benchmark.rounds import measured_rows, table
-from hf_vanilla.data.tokenizer import Encoder, train_tokenizer
+from hf_vanilla.interop.stock_classes import stock_model_like
 from hf_vanilla.training.run import prepare
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -34,7 +33,7 @@ def test_a_peer_with_our_weights_has_our_logits(
     make_model: Callable[..., Model], ragged: dict[str, Tensor], norm_first: bool
 ) -> None:
     model = make_model(norm_first=norm_first, activation_function="relu")
-    peer = peer_with_the_weights_of(model)
+    peer = stock_model_like(model)
     assert not isinstance(peer, Model)
     assert type(peer)._beam_search is GenerationMixin._beam_search
     inputs = {name: ragged[name] for name in ("input_ids", "attention_mask")}
@@ -44,14 +43,6 @@ def test_a_peer_with_our_weights_has_our_logits(
         torch.testing.assert_close(peer(**inputs, decoder_input_ids=targets).logits, expected, rtol=1e-4, atol=1e-4)
         options = {"num_beams": 3, "max_new_tokens": 8}
         assert torch.equal(peer.generate(**inputs, **options), model.generate(**inputs, **options))
-
-
-def test_a_model_that_has_no_peer_is_refused(make_model: Callable[..., Model]) -> None:
-    for changes in ({"tie_word_embeddings": False}, {"position_embedding_type": "learned"}):
-        with pytest.raises(ValueError, match="tied embeddings and sinusoidal positions"):
-            peer_of(make_model(**changes).config)
-    with pytest.raises(ValueError, match=r"heads of d_model / num_heads"):
-        peer_of(make_model(d_kv=3).config)
 
 
 def test_contenders_take_turns_and_ratios_are_those_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,26 +178,6 @@ def test_prefixes_are_padded_where_their_lengths_differ() -> None:
         "decoder_attention_mask": [[1, 1, 1, 1], [0, 0, 1, 1]],
     }
     assert list(generation.padded_left(halves[:1], padding=1)) == ["decoder_input_ids"]
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_ctranslate2_with_our_weights_finds_the_same(
-    make_model: Callable[..., Model], tmp_path: Path, norm_first: bool
-) -> None:
-    tokenizer = train_tokenizer(["a few words", "and others", "to be translated"], "character")
-    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-    ids["decoder_start_token_id"] = tokenizer.bos_token_id
-    model = make_model(vocab_size=len(tokenizer), norm_first=norm_first, activation_function="relu", **ids).eval()
-    translator = ctranslate2_with_the_weights_of(model, tokenizer, tmp_path / "ctranslate2")
-    source = Encoder(tokenizer).sources([["to be"]])[0]
-    (found,) = translator.translate_batch([tokenizer.convert_ids_to_tokens(source)], beam_size=1, return_scores=True)
-    tokens = tokenizer.convert_tokens_to_ids(found.hypotheses[0])
-    targets = torch.tensor([[tokenizer.bos_token_id, *tokens]])
-    with torch.no_grad():
-        logits = model(torch.tensor([source]), decoder_input_ids=targets).logits[0]
-    assert logits.argmax(-1)[: len(tokens)].tolist() == tokens
-    if len(tokens) < 256:
-        assert int(logits[-1].argmax()) == tokenizer.eos_token_id
 
 
 def test_trainings_at_once_are_measured_while_both_run(monkeypatch: pytest.MonkeyPatch) -> None:
