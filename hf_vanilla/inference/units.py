@@ -59,6 +59,11 @@ def members_of_source(tokenizer: PreTrainedTokenizerFast, source: Source, ids: S
         ids: What the model reads: the parts, each followed by a separator or <eos>. There may be more in front of the
             first part, a prefix; it belongs to no unit.
     """
+    return membership(source_spans(tokenizer, source, ids), line_of(source), unit)
+
+
+def source_spans(tokenizer: PreTrainedTokenizerFast, source: Source, ids: Sequence[int]) -> list[Span]:
+    """Where in `line_of(source)` each token stands. Tokens of a prefix end before its first character."""
     ends = [index for index, token in enumerate(ids) if token in (tokenizer.sep_token_id, tokenizer.eos_token_id)]
     spans = [NO_TEXT] * len(ids)
     start = position = 0
@@ -66,7 +71,7 @@ def members_of_source(tokenizer: PreTrainedTokenizerFast, source: Source, ids: S
         of_part = spans_of(tokenizer, part, ids[start:end])
         spans[start:end] = [(first + position, last + position) for first, last in of_part]
         start, position = end + 1, position + len(part) + 1
-    return membership(spans, line_of(source), unit)
+    return spans
 
 
 def members_of_target(tokenizer: PreTrainedTokenizerFast, target: str, ids: Sequence[int], unit: Unit) -> Membership:

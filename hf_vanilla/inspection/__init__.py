@@ -1,1 +1,24 @@
 """Attention and states of a model as numbers, pictures and pages."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attention import Attention, attend
+    from .reading import Maps, maps_of
+
+PLACES = {"Attention": "attention", "Maps": "reading", "attend": "attention", "maps_of": "reading"}
+"""Which module each public name is in. No name here may be that of a module."""
+
+__all__ = ["Attention", "Maps", "attend", "maps_of"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is asked for, as most who import this package want one of them."""
+    if name in PLACES:
+        return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
