@@ -1,20 +1,18 @@
 """Statistics of heads are those that loops over single weights give; heads whose attention is known have their role."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
+from positional import SHARPNESS, WIDTH, planted
 from transformers import PreTrainedTokenizerFast
 
-from hf_vanilla import VanillaConfig
-from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inspection.reading import Kind, Maps, each_maps_of
 from hf_vanilla.inspection.statistics import ROLES, STATISTICS, HeadStatistics, Traits, is_punctuation, roles_of
 
-WIDTH, SHARPNESS = 32, 12.0
+
 SOURCES = [[5, 9, 7, 6, 8, 2], [7, 5, 2], [6, 6, 9, 8, 5, 7, 9, 2], [9, 2]]
 TARGETS = [[8, 7, 2], [5, 6, 7, 8, 9, 5, 2], [9, 9, 2], [6, 5, 8, 2]]
 START = 0
@@ -31,35 +29,6 @@ def name(head: int, statistics: HeadStatistics, kind: Kind = "encoder") -> list[
 
 
 # --- Planted heads --------------------------------------------------------------------------------------------------
-
-
-def rotation(steps: int) -> torch.Tensor:
-    """R(k) with R(k) PE(p) = PE(p + k), in pairs of sine and cosine."""
-    matrix = torch.zeros(WIDTH, WIDTH)
-    for pair in range(WIDTH // 2):
-        angle = torch.tensor(steps * 10_000 ** (-2 * pair / WIDTH))
-        sine, cosine = angle.sin(), angle.cos()
-        rows = slice(2 * pair, 2 * pair + 2)
-        matrix[rows, rows] = torch.stack([torch.stack([cosine, sine]), torch.stack([-sine, cosine])])
-    return matrix
-
-
-def planted(steps: int = -1) -> Model:
-    """Head 0 of each layer looks for the position so far away, head 1 has weights of zero."""
-    config = VanillaConfig(
-        vocab_size=10, d_model=WIDTH, d_kv=WIDTH, d_v=2, num_heads=2, d_ff=8, encoder_layers=1, decoder_layers=1
-    )
-    model = Model(config).eval()
-    with torch.no_grad():
-        model.get_input_embeddings().weight.zero_()
-        for layer in (model.model.encoder.layers[0], model.model.decoder.layers[0]):
-            attention = layer.self_attn
-            for projection in (attention.q_proj, attention.k_proj):
-                projection.weight.zero_()
-                projection.bias.zero_()
-            attention.q_proj.weight[:WIDTH] = SHARPNESS * rotation(steps)
-            attention.k_proj.weight[:WIDTH] = torch.eye(WIDTH)
-    return model
 
 
 def analytic(length: int, steps: int, is_causal: bool) -> list[list[float]]:
