@@ -81,14 +81,15 @@ class HeadReport:
 
     @property
     def agreement(self) -> dict[str, float]:
-        """Spearman's correlation of the importance by gradient with that by masking."""
+        """Spearman's correlations of the importance by gradient with that by masking, over all heads."""
         each = list(self.importance.values())
         gradient = [one.gradient for one in each]
         return {
-            "with the size of the change of each example's loss": correlation_of_ranks(
-                gradient, [one.absolute for one in each]
+            "means over the pairs": correlation_of_ranks(gradient, [one.absolute for one in each]),
+            "medians over the pairs": correlation_of_ranks(
+                [one.typical_gradient for one in each], [one.typical_change for one in each]
             ),
-            "with the change of the mean loss": correlation_of_ranks(gradient, [one.masking for one in each]),
+            "mean gradient, change of the mean loss": correlation_of_ranks(gradient, [one.masking for one in each]),
         }
 
 

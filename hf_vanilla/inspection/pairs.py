@@ -36,7 +36,7 @@ class Pairs:
         return len(self.sources)
 
 
-def pairs_for(run: Path, translator: Translator, file: Path | None = None, number: int = PAIRS) -> Pairs:
+def pairs_for(run: Path, translator: Translator, file: Path | None = None, number: int | None = PAIRS) -> Pairs:
     """Pairs of the file; without one, of the run's own validation, spread evenly over all of it."""
     if file is not None:
         return pairs_in(file, translator, number)
@@ -46,7 +46,7 @@ def pairs_for(run: Path, translator: Translator, file: Path | None = None, numbe
             f"{run}: has no {DATA}/validation.arrow, as a model that was loaded or published has none: give "
             "--data FILE, a source, a tab and a target in each line"
         )
-    rows = encoded[:: math.ceil(len(encoded) / number)]
+    rows = encoded[:: math.ceil(len(encoded) / (number or len(encoded)))]
     sources = [tuple(source) for source in rows["source"]]
     name = f"{len(sources)} of the {len(encoded):,} validation pairs"
     return Pairs(name, sources, rows["target"], rows["source_ids"], rows["target_ids"])

@@ -135,7 +135,12 @@ class HeadStatistics:
         """The maps of a pair, and its ids as `maps_of` gets them."""
         source, target = np.array(source_ids), np.array(target_ids)
         read = np.array([self.traits.start, *target_ids[:-1]])
-        for kind, keys, queries in (("encoder", source, source), ("decoder", read, target), ("cross", source, target)):
+        tokens: dict[Kind, tuple[np.ndarray, np.ndarray]] = {
+            "encoder": (source, source),
+            "decoder": (read, target),
+            "cross": (source, target),
+        }
+        for kind, (keys, queries) in tokens.items():
             weights = maps.of(kind)
             if not len(weights):
                 continue

@@ -122,7 +122,8 @@ def _sentence(rows: Sequence[Sequence[str]], text: str | None, where: str) -> Se
     """Ranges (1-2) are what is written for several words; empty nodes (1.1) are not written."""
     text = _written(rows) if text is None else text
     end = last_of_range = 0
-    span, words = (0, 0), []
+    span: Span = (0, 0)
+    words: list[tuple[Span, str, str]] = []
     ids: dict[str, int] = {"0": -1}
     for cells in rows:
         name, form = cells[:2]
