@@ -9,7 +9,7 @@ import numpy as np
 
 from ..evaluation.metrics import report
 from ..inference.scoring import start_token
-from ..inference.translator import Translator
+from ..inference.translator import Translator, translate_each
 from .importance import Importance, correlation_of_ranks, importance_of_heads, losses, pruned
 from .masking import Head, heads_of, without_heads
 from .pairs import Pairs, pairs_for, training_counts
@@ -156,6 +156,6 @@ def point(
     with without_heads(translator.model, off):
         loss = float(losses(translator.model, pairs.source_ids, pairs.target_ids).mean())
         if with_scores:
-            found = translator.translate(list(pairs.sources))
+            found = translate_each(translator, pairs.sources, pairs.prefixes)
             scores = report(found, pairs.targets, SCORES)
     return Point(len(heads) - len(off), loss, {name: float(scores[name]) for name in scores if name in SCORES})

@@ -74,7 +74,7 @@ def draw_curves(axis: Any, curves: Curves) -> None:
     axis.set_ylabel("loss")
     axis.set_title("pruning by gradient")
     axis.invert_xaxis()
-    axis.legend(fontsize=7, loc="upper left")
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)  # below the curves
     other = axis.twinx()
     name = next(iter(curves.points[0].scores))
     other.plot(left, [point.scores[name] for point in curves.points], color="tab:green", marker=".", ls=":")

@@ -78,7 +78,8 @@ def notes_on(report: HeadReport) -> Iterator[str]:
     yield "loss: mean change of the pairs' loss without the head; negative: the model is better without it"
     yield "most like: layer.head of the same kind with the smallest Jensen-Shannon divergence (0 alike, 1 bit never)"
     for what, value in report.agreement.items():
-        yield f"rank correlation (Spearman) of |dL/dxi| and the change of the loss ({what}): {shown(value) or 'unknown'}"
+        found = shown(value) or "unknown"
+        yield f"rank correlation (Spearman) of |dL/dxi| and the change of the loss ({what}): {found}"
     for role in ROLES:
         yield f"{role.name}: {role.statistic} of {role.at_least:g} or more ({role.source})"
 

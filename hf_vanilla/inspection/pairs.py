@@ -24,6 +24,7 @@ class Pairs:
         name: Where they come from.
         source_ids: What the model reads, with prefix and <eos>.
         target_ids: With <eos>.
+        prefixes: What is read before each source.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Pairs:
     targets: list[str]
     source_ids: list[list[int]]
     target_ids: list[list[int]]
+    prefixes: list[str]
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -49,7 +51,8 @@ def pairs_for(run: Path, translator: Translator, file: Path | None = None, numbe
     rows = encoded[:: math.ceil(len(encoded) / (number or len(encoded)))]
     sources = [tuple(source) for source in rows["source"]]
     name = f"{len(sources)} of the {len(encoded):,} validation pairs"
-    return Pairs(name, sources, rows["target"], rows["source_ids"], rows["target_ids"])
+    prefixes = rows.get("prefix", [""] * len(sources))  # earlier versions wrote none
+    return Pairs(name, sources, rows["target"], rows["source_ids"], rows["target_ids"], prefixes)
 
 
 def pairs_in(file: Path, translator: Translator, number: int | None = None) -> Pairs:
@@ -75,7 +78,7 @@ def pairs_in(file: Path, translator: Translator, number: int | None = None) -> P
     if not sources:
         raise InvalidDataError(f"{file}: has no pairs")
     ids = translator.encode_batch(sources), translator.encoder.targets(targets)
-    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, *ids)
+    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, *ids, [""] * len(sources))
 
 
 def encoded_pairs(run: Path, split: str) -> datasets.Dataset | None:

@@ -12,7 +12,6 @@ from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inspection.reading import Kind, Maps, each_maps_of
 from hf_vanilla.inspection.statistics import ROLES, STATISTICS, HeadStatistics, Traits, is_punctuation, roles_of
 
-
 SOURCES = [[5, 9, 7, 6, 8, 2], [7, 5, 2], [6, 6, 9, 8, 5, 7, 9, 2], [9, 2]]
 TARGETS = [[8, 7, 2], [5, 6, 7, 8, 9, 5, 2], [9, 9, 2], [6, 5, 8, 2]]
 START = 0
