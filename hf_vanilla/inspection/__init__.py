@@ -5,12 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .attention import Attention, attend
+    from .masking import Head, without_heads
     from .reading import Maps, maps_of
 
-PLACES = {"Attention": "attention", "Maps": "reading", "attend": "attention", "maps_of": "reading"}
+PLACES = {
+    "Attention": "attention",
+    "Head": "masking",
+    "Maps": "reading",
+    "attend": "attention",
+    "maps_of": "reading",
+    "without_heads": "masking",
+}
 """Which module each public name is in. No name here may be that of a module."""
 
-__all__ = ["Attention", "Maps", "attend", "maps_of"]
+__all__ = ["Attention", "Head", "Maps", "attend", "maps_of", "without_heads"]
 
 
 def __getattr__(name: str) -> Any:
