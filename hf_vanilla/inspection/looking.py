@@ -1,5 +1,6 @@
 """What the page on one source and its target says, as data."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +9,15 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ..inference.alignments import AlignmentSettings, AttentionMap
+from ..inference.scoring import start_token
 from ..inference.translator import Translator
 from ..inference.units import line_of
 from ..run_directory import ALIGNMENT
 from .attention import Attention, attend_by
 from .effect import effect_of_hiding
+from .importance import correlation_of_ranks
 from .reading import KINDS, Kind
+from .statistics import HeadStatistics, Traits, roles_of
 from .tokens import Token, members_of_words
 
 MAX_HIDING = 2**21
@@ -40,6 +44,7 @@ class Looking:
         parts: For each source token the index of the part that was hidden with it: its word.
         effect: (target tokens, parts), how much less the log-probability is without the part. None if not computed.
         agreement: For each layer, head (the mean is the last) and row: see `agreement_of`. Empty without effect.
+        statistics: Of each kind, (layers, heads) for each name in `STATISTICS`, over this one pair.
     """
 
     attention: Attention
@@ -48,6 +53,7 @@ class Looking:
     parts: np.ndarray
     effect: np.ndarray | None
     agreement: list[list[dict[str, Any]]]
+    statistics: dict[Kind, dict[str, np.ndarray]]
 
 
 def look(translator: Translator, source: Any, target: str | None = None, **options: Any) -> Looking:
@@ -59,7 +65,27 @@ def look(translator: Translator, source: Any, target: str | None = None, **optio
     work = (int(parts.max()) + 1) * (len(attention.source_ids) + len(attention.target_ids)) ** 2
     if 1 < parts.max() + 1 and work <= MAX_HIDING:
         effect = effect_of_hiding(translator.model, attention.source_ids, attention.target_ids, parts)
-    return Looking(attention, first, is_aligned, parts, effect, agreements(attention, effect, parts))
+    statistics = HeadStatistics(Traits(translator.tokenizer, start_token(translator.model)))
+    statistics.add(attention.maps, attention.source_ids, attention.target_ids)
+    agreement = agreements(attention, effect, parts)
+    return Looking(attention, first, is_aligned, parts, effect, agreement, statistics.as_dict())
+
+
+def cards_of(looking: Looking, kind: Kind) -> list[list[dict[str, Any]]]:
+    """For each layer and head the names of its roles, often none, and its statistics; None for what is not known."""
+    values = looking.statistics[kind]
+    layers, heads = next(iter(values.values())).shape
+    each = [[{name: float(of[layer, head]) for name, of in values.items()} for head in range(heads)] for layer in range(layers)]
+    return [
+        [
+            {
+                "roles": [role.name for role in roles_of(figures)],
+                "figures": {name: None if math.isnan(value) else round(value, 3) for name, value in figures.items()},
+            }
+            for figures in layer
+        ]
+        for layer in each
+    ]
 
 
 def first_map(model: PreTrainedModel) -> tuple[AttentionMap, bool]:
@@ -118,22 +144,8 @@ def agreement_of(weights: np.ndarray, effect: np.ndarray, parts: np.ndarray, row
     if not len(of_parts):
         return None
     same = float((of_parts.argmax(1) == effect.argmax(1)).mean())
-    return {"same_top": same, "rank_correlation": float(np.mean(list(map(correlation, ranks(of_parts), ranks(effect)))))}
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Of each row, from 0 for the smallest. Equal values get the mean of their ranks."""
-    less = (values[:, None, :] < values[:, :, None]).sum(-1)
-    equal = (values[:, None, :] == values[:, :, None]).sum(-1)
-    found: np.ndarray = less + (equal - 1) / 2
-    return found
-
-
-def correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Pearson's; 0 where one of them is constant."""
-    if not first.std() or not second.std():
-        return 0.0
-    return float(np.corrcoef(first, second)[0, 1])
+    correlations = [correlation_of_ranks(*rows) for rows in zip(of_parts.tolist(), effect.tolist(), strict=True)]
+    return {"same_top": same, "rank_correlation": float(np.nan_to_num(correlations).mean())}
 
 
 def arrays_of(looking: Looking) -> dict[str, np.ndarray]:

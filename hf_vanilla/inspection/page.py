@@ -12,9 +12,10 @@ from ..data.errors import InvalidDataError
 from ..inference.units import line_of
 from ..pages import hash_of, rendered
 from .attention import Attention
-from .looking import Looking, Selection, maps_with_mean
+from .looking import Looking, Selection, cards_of, maps_with_mean
 from .packing import LARGEST, packed
 from .reading import KINDS, Kind
+from .statistics import STATISTICS
 from .tokens import Token, members_of_words
 
 MAX_BYTES = 5_000_000
@@ -27,17 +28,12 @@ SIDES: dict[Kind, tuple[str, str]] = {
 }
 """Which tokens are the rows and the columns of a map."""
 
-Cards = Mapping[Kind, Sequence[Sequence[Mapping[str, Any]]]]
-"""For each kind, layer and head: {"role": str or None, "figures": {name: text}}."""
-
-
-def page_of(looking: Looking, model: str, selection: Selection | None = None, cards: Cards | None = None) -> str:
+def page_of(looking: Looking, model: str, selection: Selection | None = None) -> str:
     """
     The page, with as many weights of each row as fit into it.
 
     Args:
         model: Its name.
-        cards: What is known of each head.
     """
     selection = selection or Selection()
     shown = chosen(looking.attention, selection)
@@ -55,7 +51,7 @@ def page_of(looking: Looking, model: str, selection: Selection | None = None, ca
     for largest in LARGEST:
         if largest is None and cells > 8 * MAX_BYTES:
             continue  # it would take long to see that this does not fit
-        facts = {**page_facts(looking, shown, cards), "largest": largest}
+        facts = {**page_facts(looking, shown), "largest": largest}
         page = with_data(looking, model, facts, packed(maps, largest, norms))
         if len(page.encode()) <= MAX_BYTES:
             return page
@@ -84,9 +80,7 @@ def norms_of(attention: Attention, kind: Kind, layer: int) -> np.ndarray:
     return norms / max(float(norms.max()), 1e-30)
 
 
-def page_facts(
-    looking: Looking, shown: Mapping[Kind, tuple[list[int], list[int]]], cards: Cards | None
-) -> dict[str, Any]:
+def page_facts(looking: Looking, shown: Mapping[Kind, tuple[list[int], list[int]]]) -> dict[str, Any]:
     attention, first = looking.attention, looking.first
     tokens = {
         "source": attention.source_tokens,
@@ -105,7 +99,8 @@ def page_facts(
         "partLabels": labels_of(attention.source_tokens, looking.parts),
         "effect": None if looking.effect is None else np.round(looking.effect.astype(np.float64), 4).tolist(),
         "agreement": rounded(looking.agreement),
-        "cards": {kind: cards[kind] for kind in shown if kind in cards} if cards else {},
+        "cards": {kind: cards_of(looking, kind) for kind in shown},
+        "figures": STATISTICS,
     }
 
 
