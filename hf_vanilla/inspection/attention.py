@@ -13,7 +13,7 @@ from ..inference.lines import Line
 from ..inference.scoring import log_probabilities, normalised, start_token
 from ..inference.translator import SearchSettings, Source, Translator, well_formed
 from .reading import KINDS, Kind, Maps, maps_of, reading
-from .tokens import Token, name_of, source_tokens, target_tokens
+from .tokens import Token, nameless, source_tokens, target_tokens
 from .weighted import added_by_heads, weighted_by_head, weighted_by_layer
 
 
@@ -107,7 +107,7 @@ def attend_by(
         target_ids=target_ids,
         source_tokens=source_tokens(tokenizer, parts, source_ids),
         target_tokens=tokens,
-        read_tokens=[Token(name_of(tokenizer, start), is_special=True), *tokens[:-1]],
+        read_tokens=[nameless(tokenizer, start), *tokens[:-1]],
         maps=maps,
         weighted=weighted_by_head(maps, added),
         weighted_together={kind: weighted_by_layer(maps, added, kind) for kind in KINDS},

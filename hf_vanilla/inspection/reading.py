@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..inference.alignments import MAX_TOKENS, MAX_WEIGHTS, weights_of
-from ..inference.alignments import reading_attention as reading
+from ..inference.alignments import MAX_TOKENS, MAX_WEIGHTS, reading_attention, weights_of
 from ..inference.batching import batches_by_length, mask_of, padded
 from ..inference.scoring import start_token
 
@@ -27,6 +26,10 @@ KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
 Place = tuple[Kind, int]
 """An attention of the model: its kind, and its layer from 0."""
+
+
+reading = reading_attention
+"""In this block attention gives its weights, and nothing is for training. Afterwards the model is as before."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ def each_maps_of(
     sizes = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
     if not all(map(all, sizes)):
         place = next(place for place, size in enumerate(sizes) if not all(size))
-        raise ValueError(f"pair {place} has an empty {'source' if sizes[place][0] else 'target'}: there is no attention")
+        raise ValueError(
+            f"pair {place} has an empty {'source' if sizes[place][0] else 'target'}: there is no attention"
+        )
     modules = attentions_of(model, kinds)
     most = MAX_WEIGHTS // max(1, len(modules) * model.config.num_heads)
     for batch in batches_by_length(list(map(max, sizes)), max_tokens, max_weights=most):

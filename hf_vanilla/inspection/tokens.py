@@ -1,5 +1,6 @@
 """Tokens as one can read them: by the characters of the text that they stand for, not by the vocabulary's spelling."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -61,15 +62,16 @@ def tokens_of(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[int],
     words = [(first, last) for first, last in units_of(text, "word")]
     found = []
     for token, (first, last), (piece, number) in zip(ids, spans, pieces, strict=True):
-        covered = text[max(0, first) : max(0, last)]
-        if not covered:
-            found.append(Token(name_of(tokenizer, token), is_special=True))
-            continue
+        covered = with_accents(text, max(0, first), max(0, last))
         shown = covered.strip()
-        start = first + len(covered) - len(covered.lstrip())
-        word = next((index for index, (begin, end) in enumerate(words) if begin <= start < end), None)
-        has_space = bool(shown) and covered[0].isspace()
-        found.append(Token(shown or SPACE * len(covered), False, has_space, piece, number, word))
+        if not covered:
+            found.append(nameless(tokenizer, token))
+        elif not shown:
+            found.append(Token(SPACE * len(covered)))
+        else:
+            start = last - len(covered[: last - first].lstrip())
+            word = next(index for index, (begin, end) in enumerate(words) if begin <= start < end)
+            found.append(Token(shown, False, covered[0].isspace(), piece, number, word))
     return found
 
 
@@ -85,15 +87,24 @@ def pieces_of(text: str, spans: Sequence[Span]) -> list[tuple[int, int]]:
     return found
 
 
-def name_of(tokenizer: PreTrainedTokenizerFast, token: int) -> str:
-    """Of a token without text: a special one, or one of a prefix."""
+def with_accents(text: str, first: int, last: int) -> str:
+    """The characters, with accents that the text has as characters of their own, and the tokenizer has not."""
+    while first < last < len(text) and unicodedata.combining(text[last]):
+        last += 1
+    return text[first:last]
+
+
+def nameless(tokenizer: PreTrainedTokenizerFast, token: int) -> Token:
+    """A token that stands for no character of the text: a special one, one of a prefix, or a space put in front."""
+    name = str(tokenizer.convert_ids_to_tokens(token))
     if token in tokenizer.all_special_ids:
-        return str(tokenizer.convert_ids_to_tokens(token))
-    return tokenizer.decode([token]).strip() or str(tokenizer.convert_ids_to_tokens(token))
+        return Token(name, is_special=True)
+    decoded = tokenizer.decode([token])
+    return Token(decoded.strip(), is_special=True) if decoded.strip() else Token(SPACE)
 
 
 def members_of_words(tokens: Sequence[Token]) -> np.ndarray:
-    """For each token an index: the same for the tokens of a word, one of its own for any other."""
+    """For each token an index: the same for the tokens of a word, one of its own for each other."""
     starts = [
         index == 0 or token.word is None or token.word != tokens[index - 1].word for index, token in enumerate(tokens)
     ]

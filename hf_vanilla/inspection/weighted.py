@@ -7,7 +7,7 @@ head, so adapters and quantised layers count as they are.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ def added_by_heads(
     """What each head adds for each key that has all of its attention: (heads, keys, d_model). Bias of W_O left out."""
     modules = attentions_of(model, kinds)
     added: dict[Place, np.ndarray] = {}
-    with reading(model), outputs_of({place: module.v_proj for place, module in modules.items()}) as values:
+    with reading(model), outputs_of({place: cast(nn.Module, module.v_proj) for place, module in modules.items()}) as values:
         model.base_model(**inputs_of(model, [source], [target]), use_cache=False)
         for place, module in modules.items():
             added[place] = _added(module, values[place][0], model.config.num_heads)
@@ -60,7 +60,9 @@ def weighted_by_head(maps: Maps, added: Mapping[Place, np.ndarray]) -> Maps:
 
     def of(kind: Kind) -> np.ndarray:
         weights = maps.of(kind)
-        layers = [weights[layer] * np.linalg.norm(added[kind, layer], axis=-1)[:, None] for layer in range(len(weights))]
+        layers = [
+            weights[layer] * np.linalg.norm(added[kind, layer], axis=-1)[:, None] for layer in range(len(weights))
+        ]
         return np.stack(layers) if layers else weights
 
     return Maps(*map(of, KINDS))
