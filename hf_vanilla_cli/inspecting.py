@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from .inspecting_heads import align_mode, heads_mode
 from .shared import json_option, working
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -49,7 +50,7 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 @click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("source", required=False)
 @click.argument("target", required=False)
-@click.option("--output", type=FILE, help=f"Where the page goes; {PAGE} if not given.")
+@click.option("--output", type=FILE, help=f"Where the page goes, {PAGE} if not given; or what else is printed.")
 @click.option("--figure", type=FILE, help="Draw one map instead of the page: SVG, PNG or PDF.")
 @click.option("--arrays", type=FILE, help="Write all weights, tokens and masks as they are, for NumPy (.npz).")
 @click.option(
@@ -62,6 +63,33 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 @click.option("--layer", "layers", multiple=True, callback=numbers, help="From 1: repeat it for several.")
 @click.option("--head", "heads", multiple=True, callback=numbers, help="From 1, or mean: repeat it for several.")
 @click.option("--prefix", default="", help="What sources of this direction or task began with in the training.")
+@click.option(
+    "--heads",
+    "all_heads",
+    is_flag=True,
+    help="What all heads do over many pairs, and how much RUN needs them; --figure draws layers by heads.",
+)
+@click.option(
+    "--align",
+    "aligns",
+    is_flag=True,
+    help="The links of many pairs, as 0-0 2-1: source word 0 gave target word 0. Which map they are from is said.",
+)
+@click.option(
+    "--data",
+    type=FILE,
+    help="For --heads and --align: a source, a tab and a target in each line. If not given, RUN's validation pairs.",
+)
+@click.option("--pairs", type=click.IntRange(1), help="For --heads: how many pairs, 300 if not given.")
+@click.option("--conllu", type=FILE, help="For --heads: sentences with dependencies; which heads find them?")
+@click.option("--prune", is_flag=True, help="For --heads: loss and BLEU with fewer and fewer heads.")
+@click.option(
+    "--gold",
+    type=FILE,
+    help="For --align: the known links of pair n in line n, 1-2 for a sure and 1?2 or 1p2 for a possible one, from 0. "
+    "The alignment error rate of all maps is told.",
+)
+@click.option("--soft", is_flag=True, help="For --align: the weights of all source words, as Marian writes them.")
 @json_option
 @click.pass_context
 def inspect(context: click.Context, run: Path | None, source: str | None, target: str | None, **options: Any) -> None:
@@ -73,9 +101,14 @@ def inspect(context: click.Context, run: Path | None, source: str | None, target
     hf-vanilla inspect RUN "a text" "its translation" --output page.html
     hf-vanilla inspect RUN "a text" --figure map.svg --kind cross --layer 2 --head mean
     hf-vanilla inspect RUN "a text" --arrays maps.npz
+    hf-vanilla inspect RUN --heads --prune --figure heads.png
+    hf-vanilla inspect RUN --align --data pairs.tsv --gold links.txt
 
     The page needs no network, and no other file: all maps, what each weight adds, and what hiding each word of the
     source changes. It begins with the map that is the best alignment. A source in several parts has tabs between them.
+
+    Layers and heads are counted from 1 here and in all that is printed; words and characters of links from 0. (In
+    Python, in generation_config.json and in the arrays all are counted from 0.)
     """
     given = {name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
     mode = mode_of(given)
@@ -89,10 +122,15 @@ def mode_of(given: set[str]) -> Mode:
     mode = asked[0] if asked else MODES[-1]
     others = sorted(given - mode.options - {mode.flag})
     if others:
-        flags = [f"--{name.replace('_', '-').removesuffix('s') if name in PLURAL else name.replace('_', '-')}" for name in others]
-        what = f"with --{mode.flag}" if mode.flag else "for the page"
+        flags = sorted(map(flag_of, others))
+        what = f"with {flag_of(mode.flag)}" if mode.flag else "for the page"
         raise click.UsageError(f"{', '.join(flags)} cannot be used {what}")
     return mode
+
+
+def flag_of(name: str) -> str:
+    """An option as it is written."""
+    return next(parameter.opts[0] for parameter in inspect.params if parameter.name == name)
 
 
 def looked_at(run: Path | None, source: str | None, target: str | None, prefix: str) -> Any:
@@ -187,9 +225,10 @@ def tell(facts: dict[str, Any], written: dict[str, str], as_json: bool) -> None:
 
 
 OF_MAPS = frozenset({"arrays", "kinds", "layers", "heads", "prefix", "as_json"})
-PLURAL = {"kinds", "layers", "heads"}
 
 MODES = (
+    Mode(heads_mode, "all_heads", frozenset({"data", "conllu", "pairs", "prune", "figure", "output", "as_json"})),
+    Mode(align_mode, "aligns", frozenset({"data", "gold", "soft", "output", "as_json"})),
     Mode(draw, "figure", OF_MAPS),
     Mode(write_page, "", OF_MAPS | {"output"}),
 )

@@ -12,6 +12,20 @@ from .shared import warn
 FIGURES = (".svg", ".png", ".pdf")
 
 
+def heads_mode(run: Path | None, source: str | None, target: str | None, *, all_heads: bool, **options: Any) -> None:
+    show_heads(only_run(run, source, "--heads"), **options)
+
+
+def align_mode(run: Path | None, source: str | None, target: str | None, *, aligns: bool, **options: Any) -> None:
+    show_alignments(only_run(run, source, "--align"), **options)
+
+
+def only_run(run: Path | None, source: str | None, flag: str) -> Path:
+    if run is None or source is not None:
+        raise click.UsageError(f"{flag} looks at many pairs: give RUN, and texts of your own with --data FILE")
+    return run
+
+
 def show_heads(
     run: Path,
     *,
