@@ -36,12 +36,12 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
     """Layers or heads as people count them, from 1, to those of the package, from 0. None is the mean."""
     found: list[int | None] = []
     for value in values:
-        if value == "mean" and parameter.name == "heads":
+        if value == "mean" and parameter.name == "head":
             found.append(None)
         elif value.isdecimal() and int(value) > 0:
             found.append(int(value) - 1)
         else:
-            allowed = "a number from 1, or mean" if parameter.name == "heads" else "a number from 1"
+            allowed = "a number from 1, or mean" if parameter.name == "head" else "a number from 1"
             raise click.BadParameter(f"{value!r} is not {allowed}", context, parameter)
     return tuple(found)
 
@@ -55,23 +55,20 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 @click.option("--arrays", type=FILE, help="Write all weights, tokens and masks as they are, for NumPy (.npz).")
 @click.option(
     "--kind",
-    "kinds",
     multiple=True,
     type=click.Choice(["encoder", "decoder", "cross"]),
     help="Which attention: repeat it for several. If not given, all; for --figure cross.",
 )
-@click.option("--layer", "layers", multiple=True, callback=numbers, help="From 1: repeat it for several.")
-@click.option("--head", "heads", multiple=True, callback=numbers, help="From 1, or mean: repeat it for several.")
+@click.option("--layer", multiple=True, callback=numbers, help="From 1: repeat it for several.")
+@click.option("--head", multiple=True, callback=numbers, help="From 1, or mean: repeat it for several.")
 @click.option("--prefix", default="", help="What sources of this direction or task began with in the training.")
 @click.option(
     "--heads",
-    "all_heads",
     is_flag=True,
     help="What all heads do over many pairs, and how much RUN needs them; --figure draws layers by heads.",
 )
 @click.option(
     "--align",
-    "aligns",
     is_flag=True,
     help="The links of many pairs, as 0-0 2-1: source word 0 gave target word 0. Which map they are from is said.",
 )
@@ -92,7 +89,9 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 @click.option("--soft", is_flag=True, help="For --align: the weights of all source words, as Marian writes them.")
 @json_option
 @click.pass_context
-def inspect(context: click.Context, run: Path | None, source: str | None, target: str | None, **options: Any) -> None:
+def inspect(
+    context: click.Context, /, run: Path | None, source: str | None, target: str | None, **options: Any
+) -> None:
     """
     Look at what RUN attends to while it writes the translation of SOURCE, or TARGET if it is given.
 
@@ -118,19 +117,13 @@ def inspect(context: click.Context, run: Path | None, source: str | None, target
 
 def mode_of(given: set[str]) -> Mode:
     """The mode that the options ask for."""
-    asked = [mode for mode in MODES if mode.flag in given]
-    mode = asked[0] if asked else MODES[-1]
+    mode = next((mode for mode in MODES if mode.flag in given), MODES[-1])
     others = sorted(given - mode.options - {mode.flag})
     if others:
-        flags = sorted(map(flag_of, others))
-        what = f"with {flag_of(mode.flag)}" if mode.flag else "for the page"
+        flags = ["--json" if name == "as_json" else f"--{name.replace('_', '-')}" for name in others]
+        what = f"with --{mode.flag}" if mode.flag else "for the page"
         raise click.UsageError(f"{', '.join(flags)} cannot be used {what}")
     return mode
-
-
-def flag_of(name: str) -> str:
-    """An option as it is written."""
-    return next(parameter.opts[0] for parameter in inspect.params if parameter.name == name)
 
 
 def looked_at(run: Path | None, source: str | None, target: str | None, prefix: str) -> Any:
@@ -151,9 +144,9 @@ def write_page(
     *,
     output: Path | None,
     arrays: Path | None,
-    kinds: tuple[str, ...],
-    layers: tuple[int, ...],
-    heads: tuple[int | None, ...],
+    kind: tuple[Any, ...],
+    layer: tuple[int, ...],
+    head: tuple[int | None, ...],
     prefix: str,
     as_json: bool,
 ) -> None:
@@ -166,8 +159,8 @@ def write_page(
     if arrays is not None:
         written["arrays"] = str(write_arrays(looking, arrays))
     if arrays is None or output is not None:
-        chosen = tuple(head for head in heads if head is not None)
-        selection = Selection(kinds or Selection().kinds, layers or None, chosen if heads else None)  # type: ignore[arg-type]
+        heads = tuple(each for each in head if each is not None)  # the mean is always there
+        selection = Selection(kind or Selection().kinds, layer or None, heads if head else None)
         page = output or Path(PAGE)
         write_whole(page, page_of(looking, run.name if run else "", selection))
         written["page"] = str(page)
@@ -181,24 +174,24 @@ def draw(
     *,
     figure: Path,
     arrays: Path | None,
-    kinds: tuple[str, ...],
-    layers: tuple[int, ...],
-    heads: tuple[int | None, ...],
+    kind: tuple[Any, ...],
+    layer: tuple[int, ...],
+    head: tuple[int | None, ...],
     prefix: str,
     as_json: bool,
 ) -> None:
     from hf_vanilla.inspection.figure import draw_figure
     from hf_vanilla.inspection.looking import facts_of
 
-    if max(len(kinds), len(layers), len(heads)) > 1:
+    if max(len(kind), len(layer), len(head)) > 1:
         raise click.UsageError("--figure draws one map: give --kind, --layer and --head once each")
     looking = looked_at(run, source, target, prefix)
     first = looking.first
-    kind: Any = kinds[0] if kinds else "cross"
-    layer = layers[0] if layers else (first.layer if kind == "cross" else 0)
-    is_first = kind == "cross" and layer == first.layer
-    head = heads[0] if heads else (first.head if is_first else None)
-    written = {"figure": str(draw_figure(looking.attention, figure, kind, layer, head))}
+    of_kind: Any = kind[0] if kind else "cross"
+    of_layer = layer[0] if layer else (first.layer if of_kind == "cross" else 0)
+    is_first = of_kind == "cross" and of_layer == first.layer
+    of_head = head[0] if head else (first.head if is_first else None)
+    written = {"figure": str(draw_figure(looking.attention, figure, of_kind, of_layer, of_head))}
     if arrays is not None:
         written["arrays"] = str(write_arrays(looking, arrays))
     tell(facts_of(looking) | written, written, as_json)
@@ -211,7 +204,8 @@ def write_arrays(looking: Any, file: Path) -> Path:
 
     partial = file.with_name(f"{file.name}.partial")
     with partial.open("wb") as stream:
-        np.savez_compressed(stream, **arrays_of(looking))
+        arrays: Any = arrays_of(looking)
+        np.savez_compressed(stream, **arrays)
     return partial.replace(file)
 
 
@@ -224,12 +218,13 @@ def tell(facts: dict[str, Any], written: dict[str, str], as_json: bool) -> None:
         click.echo(f"{what}: {where}", err=True)
 
 
-OF_MAPS = frozenset({"arrays", "kinds", "layers", "heads", "prefix", "as_json"})
+OF_MAPS = frozenset({"arrays", "kind", "layer", "head", "prefix", "as_json"})
 
+# A mode further up may have the flag of one further down among its options.
 MODES = (
-    Mode(heads_mode, "all_heads", frozenset({"data", "conllu", "pairs", "prune", "figure", "output", "as_json"})),
-    Mode(align_mode, "aligns", frozenset({"data", "gold", "soft", "output", "as_json"})),
+    Mode(heads_mode, "heads", frozenset({"data", "conllu", "pairs", "prune", "figure", "output", "as_json"})),
+    Mode(align_mode, "align", frozenset({"data", "gold", "soft", "output", "as_json"})),
     Mode(draw, "figure", OF_MAPS),
     Mode(write_page, "", OF_MAPS | {"output"}),
 )
-"""The last one is for no option of its own."""
+"""The first whose flag is given; the last one if none is."""

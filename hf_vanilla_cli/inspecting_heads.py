@@ -12,11 +12,11 @@ from .shared import warn
 FIGURES = (".svg", ".png", ".pdf")
 
 
-def heads_mode(run: Path | None, source: str | None, target: str | None, *, all_heads: bool, **options: Any) -> None:
+def heads_mode(run: Path | None, source: str | None, target: str | None, *, heads: bool, **options: Any) -> None:
     show_heads(only_run(run, source, "--heads"), **options)
 
 
-def align_mode(run: Path | None, source: str | None, target: str | None, *, aligns: bool, **options: Any) -> None:
+def align_mode(run: Path | None, source: str | None, target: str | None, *, align: bool, **options: Any) -> None:
     show_alignments(only_run(run, source, "--align"), **options)
 
 

@@ -1,7 +1,6 @@
 """The attention of a model to one source and one target, with names."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +117,6 @@ def of_allowed_length(ids: list[int], what: str, translator: Translator) -> list
     limit = translator.max_source_length
     if len(ids) > limit:
         raise InvalidDataError(
-            f"the {what} has {len(ids):,} tokens, more than the limit of {limit:,}: shorten it, or give --max-source-length"
+            f"the {what} has {len(ids):,} tokens, more than the limit of {limit:,}: give a shorter one"
         )
     return ids

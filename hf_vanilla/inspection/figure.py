@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,11 +41,15 @@ def draw_figure(attention: Attention, picture: Path, kind: Kind, layer: int, hea
     fonts = [font for font in FONTS if font in known]
     title = f"{kind}, layer {layer + 1}, {'mean of the heads' if head is None else f'head {head + 1}'}"
     partial = picture.with_name(f"{picture.stem}.partial{picture.suffix}")
-    settings = {"font.family": fonts or ["sans-serif"], "svg.fonttype": "path", "svg.hashsalt": "attention"}
+    settings: dict[Any, Any] = {
+        "font.family": fonts or ["sans-serif"],
+        "svg.fonttype": "path",
+        "svg.hashsalt": "attention",
+    }
     with mpl.rc_context(settings), warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         figure = heat_map(pyplot, weights, *attention.names(kind), title)
-        no_date = {"PNG": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(picture.suffix)
+        no_date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(picture.suffix)  # the same each time
         figure.savefig(partial, bbox_inches="tight", dpi=150, metadata=no_date)
         pyplot.close(figure)
     partial.replace(picture)
@@ -62,10 +67,10 @@ def map_of(attention: Attention, kind: Kind, layer: int, head: int | None) -> np
     return found
 
 
-def heat_map(pyplot: object, weights: np.ndarray, rows: list[str], columns: list[str], title: str) -> object:
+def heat_map(pyplot: Any, weights: np.ndarray, rows: list[str], columns: list[str], title: str) -> Any:
     height, width = weights.shape
     cell = 0.26
-    figure, axes = pyplot.subplots(figsize=(1.5 + cell * width, 1.5 + cell * height))  # type: ignore[attr-defined]
+    figure, axes = pyplot.subplots(figsize=(1.5 + cell * width, 1.5 + cell * height))
     image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="equal")
     axes.set_xticks(range(width), [plain(name) for name in columns], rotation=90)
     axes.set_yticks(range(height), [plain(name) for name in rows])

@@ -21,7 +21,7 @@ from .statistics import HeadStatistics, Traits, roles_of
 from .tokens import Token, members_of_words
 
 MAX_HIDING = 2**21
-"""Parts of a source times tokens of both texts squared: a minute for a base model on a CPU. Beyond, nothing is hidden."""
+"""Parts of a source times tokens of both texts squared: a minute for a base model on a CPU. Beyond, none is."""
 
 ROWS = ("output", "input")
 
@@ -63,7 +63,7 @@ def look(translator: Translator, source: Any, target: str | None = None, **optio
     parts = parts_of(attention.source_tokens)
     effect = None
     work = (int(parts.max()) + 1) * (len(attention.source_ids) + len(attention.target_ids)) ** 2
-    if 1 < parts.max() + 1 and work <= MAX_HIDING:
+    if parts.any() and work <= MAX_HIDING:
         effect = effect_of_hiding(translator.model, attention.source_ids, attention.target_ids, parts)
     statistics = HeadStatistics(Traits(translator.tokenizer, start_token(translator.model)))
     statistics.add(attention.maps, attention.source_ids, attention.target_ids)
@@ -75,7 +75,10 @@ def cards_of(looking: Looking, kind: Kind) -> list[list[dict[str, Any]]]:
     """For each layer and head the names of its roles, often none, and its statistics; None for what is not known."""
     values = looking.statistics[kind]
     layers, heads = next(iter(values.values())).shape
-    each = [[{name: float(of[layer, head]) for name, of in values.items()} for head in range(heads)] for layer in range(layers)]
+    each = [
+        [{name: float(of[layer, head]) for name, of in values.items()} for head in range(heads)]
+        for layer in range(layers)
+    ]
     return [
         [
             {
@@ -116,7 +119,9 @@ def agreements(attention: Attention, effect: np.ndarray | None, parts: np.ndarra
             }
             for head in range(len(weights))
         ]
-        for weights, weighted in (maps_with_mean(attention, "cross", layer) for layer in range(len(attention.maps.cross)))
+        for weights, weighted in (
+            maps_with_mean(attention, "cross", layer) for layer in range(len(attention.maps.cross))
+        )
     ]
 
 
@@ -152,8 +157,8 @@ def arrays_of(looking: Looking) -> dict[str, np.ndarray]:
     """Everything exactly, for a file of NumPy: nothing in it needs unpickling."""
     attention = looking.attention
     tokens = {"source": attention.source_tokens, "target": attention.target_tokens, "read": attention.read_tokens}
-    arrays = {
-        **{kind: attention.maps.of(kind) for kind in KINDS},
+    arrays: dict[str, np.ndarray] = {
+        **{str(kind): attention.maps.of(kind) for kind in KINDS},
         **{f"{kind}_weighted": attention.weighted.of(kind) for kind in KINDS},
         **{f"{kind}_weighted_together": attention.weighted_together[kind] for kind in KINDS},
         **{f"{side}_tokens": np.array([str(token) for token in each]) for side, each in tokens.items()},

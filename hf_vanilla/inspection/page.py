@@ -28,6 +28,7 @@ SIDES: dict[Kind, tuple[str, str]] = {
 }
 """Which tokens are the rows and the columns of a map."""
 
+
 def page_of(looking: Looking, model: str, selection: Selection | None = None) -> str:
     """
     The page, with as many weights of each row as fit into it.
@@ -88,7 +89,10 @@ def page_facts(looking: Looking, shown: Mapping[Kind, tuple[list[int], list[int]
         "read": attention.read_tokens,
     }
     return {
-        "tokens": {side: [[str(token), int(token.is_special), int(token.has_space)] for token in each] for side, each in tokens.items()},
+        "tokens": {
+            side: [[str(token), int(token.is_special), int(token.has_space)] for token in each]
+            for side, each in tokens.items()
+        },
         "words": {side: words_of(each) for side, each in tokens.items()},
         "kinds": {
             kind: {"layers": layers, "heads": heads, "rows": SIDES[kind][0], "columns": SIDES[kind][1]}
@@ -119,7 +123,7 @@ def words_of(tokens: Sequence[Token]) -> dict[str, Any]:
 
 
 def labels_of(tokens: Sequence[Token], groups: np.ndarray) -> list[list[Any]]:
-    """The tokens of each group as one: its text, and whether it is special. Of pieces of a character, the first shows it."""
+    """The tokens of each group as one: its text, and whether it is special. Pieces of a character show it once."""
     labels: list[list[Any]] = [["", 0] for _ in range(int(groups.max()) + 1)]
     for token, group in zip(tokens, groups.tolist(), strict=True):
         labels[group][0] += token.text if token.piece < 2 else without_shared(labels[group][0], token.text)
@@ -135,7 +139,9 @@ def without_shared(before: str, text: str) -> str:
 def with_data(looking: Looking, model: str, facts: Mapping[str, Any], data: str) -> str:
     folder = files("hf_vanilla.inspection")
     style = (folder / "page.css").read_text(encoding="utf-8")
-    script = "".join((folder / name).read_text(encoding="utf-8") for name in ("page_maps.js", "page_views.js", "page.js"))
+    script = "".join(
+        (folder / name).read_text(encoding="utf-8") for name in ("page_maps.js", "page_views.js", "page.js")
+    )
     attention = looking.attention
     return rendered(
         (folder / "page.html").read_text(encoding="utf-8"),

@@ -23,7 +23,10 @@ def added_by_heads(
     """What each head adds for each key that has all of its attention: (heads, keys, d_model). Bias of W_O left out."""
     modules = attentions_of(model, kinds)
     added: dict[Place, np.ndarray] = {}
-    with reading(model), outputs_of({place: cast(nn.Module, module.v_proj) for place, module in modules.items()}) as values:
+    with (
+        reading(model),
+        outputs_of({place: cast(nn.Module, module.v_proj) for place, module in modules.items()}) as values,
+    ):
         model.base_model(**inputs_of(model, [source], [target]), use_cache=False)
         for place, module in modules.items():
             added[place] = _added(module, values[place][0], model.config.num_heads)
