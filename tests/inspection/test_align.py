@@ -259,5 +259,5 @@ def test_json_says_the_map_as_people_count_and_the_links_as_pharaoh_does(
 def test_pairs_need_all_columns(line: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     file = tmp_path / "bad.tsv"
     file.write_text(f"a\tb\n{line}\n", encoding="utf-8")
-    with pytest.raises(InvalidDataError, match="bad.tsv:2: has not 2 filled columns"):
+    with pytest.raises(InvalidDataError, match=r"bad\.tsv:2: has not 2 filled columns"):
         pairs_in(file, Translator(copying(tokenizer, "output"), tokenizer))

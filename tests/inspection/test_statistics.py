@@ -113,7 +113,7 @@ class Fixed(Traits):
         return ids == 9
 
 
-def by_loops(maps: list[Maps], kind: Kind, counts: np.ndarray, layer: int, head: int) -> dict[str, float]:
+def by_loops(maps: list[Maps], kind: Kind, counts: np.ndarray, layer: int, head: int) -> dict[str, float]:  # noqa: C901
     """All statistics of a head, from single weights."""
     lists: dict[str, list[float]] = {each: [] for each in STATISTICS}
     offsets: dict[int, list[bool]] = {offset: [] for offset in (-2, -1, 0, 1, 2)}
