@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ..data.corpus import lines_of, text_of
 from ..data.errors import InvalidDataError
 from ..inference.alignment_choice import TextPair, choose_alignment, errors_of_maps
@@ -100,7 +102,7 @@ def align(run: Path, *, data: Path | None = None, gold: Path | None = None) -> A
         data: A source, a tab and a target in each line.
         gold: The links of pair n in line n: see `read_gold`.
     """
-    translator = Translator.from_pretrained(run)
+    translator = Translator.from_pretrained(run, dtype=torch.float32)
     pairs = pairs_for(run, translator, data, number=None)
     settings, reason = settings_for(run, translator, pairs)
     return report_of(translator, pairs, settings, reason, None if gold is None else read_gold(gold, pairs, settings))

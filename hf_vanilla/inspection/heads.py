@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..evaluation.metrics import report
 from ..inference.scoring import start_token
@@ -111,7 +112,7 @@ def heads_report(
         prune: Also take out more and more heads, and translate each time.
     """
     sentences = None if conllu is None else read_conllu(conllu)
-    translator = Translator.from_pretrained(run)
+    translator = Translator.from_pretrained(run, dtype=torch.float32)
     pairs = pairs_for(run, translator, data, *([] if number is None else [number]))
     counts = training_counts(run, translator.model)
     model, tokenizer = translator.model, translator.tokenizer
