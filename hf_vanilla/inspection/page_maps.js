@@ -107,15 +107,16 @@ function shown(maps, state, what) {
   const rows = sideOf(kind.rows, state.words, shift), columns = sideOf(kind.columns, state.words);
   const values = maps.weights(state.kind, state.layer, state.heads, what);
   const found = tableOf(values, rows, columns, sizeOf(kind.columns), shift);
-  if (what === "weighted") asShares(found);
+  asShares(found, what === "weighted");
   return { ...found, rows: rows.labels, columns: columns.labels };
 }
 
-function asShares({ table, width, height }) {
+// Weights that were rounded to bytes may add up to a little more than 1.
+function asShares({ table, width, height }, isAlways) {
   for (let row = 0; row < height; row++) {
     const part = table.subarray(row * width, (row + 1) * width);
     const sum = part.reduce((total, value) => total + value, 0);
-    if (sum > 0) part.forEach((value, place) => { part[place] = value / sum; });
+    if (sum > (isAlways ? 0 : 1)) part.forEach((value, place) => { part[place] = value / sum; });
   }
 }
 
