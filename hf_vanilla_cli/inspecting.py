@@ -77,7 +77,7 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
     type=FILE,
     help="For --heads and --align: a source, a tab and a target in each line. If not given, RUN's validation pairs.",
 )
-@click.option("--pairs", type=click.IntRange(1), help="For --heads: how many pairs, 300 if not given.")
+@click.option("--pairs", type=click.IntRange(1), default=300, show_default=True, help="For --heads: how many pairs.")
 @click.option("--conllu", type=FILE, help="For --heads: sentences with dependencies; which heads find them?")
 @click.option("--prune", is_flag=True, help="For --heads: loss and BLEU with fewer and fewer heads.")
 @click.option(
@@ -222,8 +222,8 @@ OF_MAPS = frozenset({"arrays", "kind", "layer", "head", "prefix", "as_json"})
 
 # A mode further up may have the flag of one further down among its options.
 MODES = (
-    Mode(heads_mode, "heads", frozenset({"data", "conllu", "pairs", "prune", "figure", "output", "as_json"})),
-    Mode(align_mode, "align", frozenset({"data", "gold", "soft", "output", "as_json"})),
+    Mode(heads_mode, "heads", frozenset({"data", "conllu", "pairs", "prune", "figure", "output", "prefix", "as_json"})),
+    Mode(align_mode, "align", frozenset({"data", "gold", "soft", "output", "prefix", "as_json"})),
     Mode(draw, "figure", OF_MAPS),
     Mode(write_page, "", OF_MAPS | {"output"}),
 )

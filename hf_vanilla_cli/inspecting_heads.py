@@ -31,8 +31,9 @@ def show_heads(
     *,
     data: Path | None = None,
     conllu: Path | None = None,
-    pairs: int | None = None,
+    pairs: int = 300,
     prune: bool = False,
+    prefix: str = "",
     figure: Path | None = None,
     output: Path | None = None,
     as_json: bool = False,
@@ -44,7 +45,7 @@ def show_heads(
 
     if figure is not None:
         check_figure(figure)
-    report = heads_report(run, data=data, conllu=conllu, number=pairs, prune=prune)
+    report = heads_report(run, data=data, conllu=conllu, number=pairs, prune=prune, prefix=prefix)
     if figure is not None:
         draw_heads(report, figure)
         warn(f"{figure}: the change of the loss without each head, and roles")
@@ -57,6 +58,7 @@ def show_alignments(
     data: Path | None = None,
     gold: Path | None = None,
     soft: bool = False,
+    prefix: str = "",
     output: Path | None = None,
     as_json: bool = False,
 ) -> None:
@@ -64,7 +66,7 @@ def show_alignments(
     from hf_vanilla.inspection.align import align, soft_line
     from hf_vanilla.inspection.align_json import as_dict
 
-    report = align(run, data=data, gold=gold)
+    report = align(run, data=data, gold=gold, prefix=prefix)
     for message in report.messages():
         warn(message)
     if as_json:

@@ -94,16 +94,17 @@ def in_words(attention: AttentionMap) -> str:
     return f"{head} of decoder layer {attention.layer + 1}, at the position that {does} the target token"
 
 
-def align(run: Path, *, data: Path | None = None, gold: Path | None = None) -> AlignReport:
+def align(run: Path, *, data: Path | None = None, gold: Path | None = None, prefix: str = "") -> AlignReport:
     """
     Align the pairs of a file, or the run's own validation pairs.
 
     Args:
         data: A source, a tab and a target in each line.
         gold: The links of pair n in line n: see `read_gold`.
+        prefix: What is read before each source of the file.
     """
     translator = Translator.from_pretrained(run, dtype=torch.float32)
-    pairs = pairs_for(run, translator, data, number=None)
+    pairs = pairs_for(run, translator, data, None, prefix)
     settings, reason = settings_for(run, translator, pairs)
     return report_of(translator, pairs, settings, reason, None if gold is None else read_gold(gold, pairs, settings))
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.errors import InvalidDataError
 from ..evaluation.metrics import report
 from ..inference.scoring import start_token
 from ..inference.translator import Translator, translate_each
 from .importance import Importance, correlation_of_ranks, importance_of_heads, losses, pruned
 from .masking import Head, heads_of, without_heads
-from .pairs import Pairs, pairs_for, training_counts
+from .pairs import PAIRS, Pairs, pairs_for, training_counts
 from .reading import Kind, each_maps_of
 from .redundancy import Divergences
 from .statistics import HeadStatistics, Role, Traits, roles_of
@@ -99,8 +100,9 @@ def heads_report(
     *,
     data: Path | None = None,
     conllu: Path | None = None,
-    number: int | None = None,
+    number: int = PAIRS,
     prune: bool = False,
+    prefix: str = "",
 ) -> HeadReport:
     """
     Look at all heads of a run over its own validation pairs, or over others.
@@ -110,10 +112,15 @@ def heads_report(
         conllu: Sentences with dependencies.
         number: Of the pairs.
         prune: Also take out more and more heads, and translate each time.
+        prefix: What is read before each text of these files.
     """
     sentences = None if conllu is None else read_conllu(conllu)
     translator = Translator.from_pretrained(run, dtype=torch.float32)
-    pairs = pairs_for(run, translator, data, *([] if number is None else [number]))
+    if sentences is not None and translator.columns > 1:
+        raise InvalidDataError(
+            f"{conllu}: has one text for each sentence, and {run} reads {translator.columns} columns"
+        )
+    pairs = pairs_for(run, translator, data, number, prefix)
     counts = training_counts(run, translator.model)
     model, tokenizer = translator.model, translator.tokenizer
     statistics, divergences = look_at(translator, pairs, counts)
@@ -124,7 +131,7 @@ def heads_report(
         statistics.as_dict(),
         importance,
         divergences.nearest(),
-        None if sentences is None else relations_of(model, tokenizer, sentences),
+        None if sentences is None else relations_of(model, tokenizer, sentences, prefix),
         curves_of(translator, pairs, importance) if prune else None,
     )
 

@@ -38,10 +38,12 @@ class Pairs:
         return len(self.sources)
 
 
-def pairs_for(run: Path, translator: Translator, file: Path | None = None, number: int | None = PAIRS) -> Pairs:
+def pairs_for(
+    run: Path, translator: Translator, file: Path | None = None, number: int | None = PAIRS, prefix: str = ""
+) -> Pairs:
     """Pairs of the file; without one, of the run's own validation, spread evenly over all of it."""
     if file is not None:
-        return pairs_in(file, translator, number)
+        return pairs_in(file, translator, number, prefix)
     encoded = encoded_pairs(run, "validation")
     if encoded is None:
         raise InvalidDataError(
@@ -55,12 +57,13 @@ def pairs_for(run: Path, translator: Translator, file: Path | None = None, numbe
     return Pairs(name, sources, rows["target"], rows["source_ids"], rows["target_ids"], prefixes)
 
 
-def pairs_in(file: Path, translator: Translator, number: int | None = None) -> Pairs:
+def pairs_in(file: Path, translator: Translator, number: int | None = None, prefix: str = "") -> Pairs:
     """
     The first pairs of a file whose lines are the columns of a source and a target, separated by tabs.
 
     Args:
         number: How many; all of them if not given.
+        prefix: What is read before each source of a file.
     """
     sources: list[tuple[str, ...]] = []
     targets: list[str] = []
@@ -77,8 +80,8 @@ def pairs_in(file: Path, translator: Translator, number: int | None = None) -> P
         targets.append(target)
     if not sources:
         raise InvalidDataError(f"{file}: has no pairs")
-    ids = translator.encode_batch(sources), translator.encoder.targets(targets)
-    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, *ids, [""] * len(sources))
+    ids = translator.encode_batch(sources, prefix), translator.encoder.targets(targets)
+    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, *ids, [prefix] * len(sources))
 
 
 def encoded_pairs(run: Path, split: str) -> datasets.Dataset | None:

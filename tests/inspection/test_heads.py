@@ -80,6 +80,9 @@ def test_pairs_are_spread_over_the_validation_or_come_from_a_file(run_with_data:
     chosen = pairs_for(run_with_data, translator, file, number=2)
     assert (chosen.name, chosen.targets) == (f"2 pairs of {file}", ["X", "L"])
     assert chosen.source_ids == translator.encode_batch(["cat", "saw"])
+    before = pairs_for(run_with_data, translator, file, prefix="few ")
+    assert before.source_ids == translator.encode_batch(["few cat", "few saw", "few few"])
+    assert before.prefixes == ["few "] * 3
 
 
 def test_a_prefix_of_the_training_is_read_again(run: Path) -> None:
