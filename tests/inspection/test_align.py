@@ -81,7 +81,7 @@ def copies(number: int) -> list[str]:
 def files(tmp_path: Path) -> tuple[Path, Path]:
     """Pairs of a text and its copy, and their links."""
     data, gold = tmp_path / "copies.tsv", tmp_path / "copies.gold"
-    texts = copies(120)
+    texts = copies(60)
     data.write_text("".join(f"{text}\t{text}\n" for text in texts), encoding="utf-8")
     gold.write_text("".join(" ".join(f"{n}-{n}" for n in range(len(t.split()))) + "\n" for t in texts))
     return data, gold
@@ -117,13 +117,13 @@ def test_the_map_of_a_model_that_copies_is_chosen_also_if_it_is_one_row_later(
     assert report.error < 0.02
     first, second = report.messages()
     assert f"head 3 of decoder layer 2, at the position that {does} the target token" in first
-    assert "120 pairs of" in first
-    assert "agreed best with a statistical aligner, on 120 of these pairs" in first
+    assert "60 pairs of" in first
+    assert "agreed best with a statistical aligner, on 60 of these pairs" in first
     assert "alignment error rate: 0.0 %, place 1 of 30 maps" in second
     other: Row = "input" if row == "output" else "output"
     assert report.errors is not None
     assert report.errors[AttentionMap(LAYER, HEAD, other)] > 0.5
-    for text, alignment in zip(copies(120), report.alignments, strict=True):
+    for text, alignment in zip(copies(60), report.alignments, strict=True):
         assert str(alignment) == " ".join(f"{n}-{n}" for n in range(len(text.split())))
 
 
@@ -152,7 +152,7 @@ def test_there_is_one_implementation_with_translate(make_run: MakeRun, files: tu
     run = make_run("output", settings=AlignmentSettings(AttentionMap(2, None, "input")))
     translator = Translator.from_pretrained(run)
     found = align(run, data=files[0]).alignments
-    expected = Aligner(translator.model, translator.tokenizer).align([(text,) for text in copies(120)], copies(120))
+    expected = Aligner(translator.model, translator.tokenizer).align([(text,) for text in copies(60)], copies(60))
     assert [each.links for each in found] == [each.links for each in expected]
 
 

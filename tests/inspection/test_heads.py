@@ -161,7 +161,7 @@ def test_the_command_writes_json_and_a_picture_and_has_all_parts(run_with_data: 
     conllu = tmp_path / "one.conllu"
     conllu.write_text(CONLLU, encoding="utf-8")
     figure, output = tmp_path / "heads.svg", tmp_path / "heads.json"
-    options = ("--conllu", conllu, "--prune", "--figure", figure, "--json", "--output", output)
+    options = ("--conllu", conllu, "--prune", "--pairs", "2", "--figure", figure, "--json", "--output", output)
     result = command(run_with_data, "--heads", *options)
     assert result.exit_code == 0, result.output
     facts: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
