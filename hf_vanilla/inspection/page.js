@@ -298,7 +298,7 @@ function listen() {
   byId("lines").addEventListener("keydown", linesKey);
   byId("overview").addEventListener("keydown", overviewKey);
   document.addEventListener("keydown", pageKey);
-  const again = () => { drawOverview(); draw(); };
+  const again = () => { colours.clear(); drawOverview(); draw(); };
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   window.addEventListener("beforeprint", again);
   window.addEventListener("hashchange", () => { fromAddress(); drawChoices(); draw(); });

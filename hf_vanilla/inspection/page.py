@@ -48,9 +48,9 @@ def page_of(looking: Looking, model: str, selection: Selection | None = None) ->
         for each in (*weights[heads], weights[-1], weighted[-1])
     ]
     norms = np.concatenate([norms_of(looking.attention, kind, layer)[heads].ravel() for kind, layer, heads in places])
-    cells = sum(each.size for each in maps)
+    cells, rows = sum(each.size for each in maps), sum(len(each) for each in maps)
     for largest in LARGEST:
-        if largest is None and cells > 8 * MAX_BYTES:
+        if (cells / 8 if largest is None else largest * rows) > MAX_BYTES and largest != LARGEST[-1]:
             continue  # it would take long to see that this does not fit
         facts = {**page_facts(looking, shown), "largest": largest}
         page = with_data(looking, model, facts, packed(maps, largest, norms))

@@ -2,7 +2,6 @@
 
 const byId = id => document.getElementById(id);
 const percent = value => `${(100 * value).toFixed(1)} %`;
-const colourOf = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 const MANY = 60; // tokens whose labels can be read
 
 function make(tag, properties = {}, ...children) {
@@ -23,7 +22,13 @@ function drawn(tag, attributes, text) {
 }
 
 // [red, green, blue] of a style's colour, whatever notation the browser gives it in.
+const colours = new Map();
 function rgbOf(name) {
+  if (!colours.has(name)) colours.set(name, readColour(name));
+  return colours.get(name);
+}
+
+function readColour(name) {
   const probe = make("span", { hidden: true });
   probe.style.color = `var(${name})`;
   document.body.append(probe);
@@ -41,9 +46,9 @@ function paint(canvas, map, most = 1) {
   canvas.width = map.width;
   canvas.height = map.height;
   const context = canvas.getContext("2d"), image = context.createImageData(map.width, map.height);
-  const colours = [rgbOf("--accent"), rgbOf("--against")];
+  const both = [rgbOf("--accent"), rgbOf("--against")];
   map.table.forEach((value, place) => {
-    image.data.set(colours[value < 0 ? 1 : 0], 4 * place);
+    image.data.set(both[value < 0 ? 1 : 0], 4 * place);
     image.data[4 * place + 3] = 255 * strength(value / most);
   });
   context.putImageData(image, 0, 0);

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import shlex
 import unicodedata
 import zlib
 from collections.abc import Callable
@@ -185,7 +187,7 @@ def test_a_map_is_drawn(name: str, start: bytes, make_translator: MakeTranslator
         with pytest.raises(InvalidDataError, match=message):
             draw_figure(attention, tmp_path / name, *place)  # type: ignore[arg-type]
     long = attend(translator.model, translator.tokenizer, "a" * 60, "a")
-    with pytest.raises(InvalidDataError, match="1 by 61 tokens|2 by 61 tokens"):
+    with pytest.raises(InvalidDataError, match=r"map of 2 by 61 tokens cannot be read"):
         draw_figure(long, tmp_path / name, "cross", 0, None)
 
 
@@ -253,3 +255,21 @@ def test_facts_have_the_agreement_of_the_first_map(make_translator: MakeTranslat
     looking = look(make_translator(), "a few words", "Xe ß")
     assert facts_of(looking)["agreement_with_effect"] == looking.agreement[2][-1]["output"]
     assert torch.is_grad_enabled()
+
+
+def test_what_the_readme_says_of_looking_inside_works(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes with the extra plots")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "docs").mkdir()
+    run.rename(tmp_path / "runs" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"`hf-vanilla (inspect [^`]*--figure[^`]*)`", readme)
+    done = CliRunner().invoke(main, shlex.split(command))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "docs" / "attention.svg").exists()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL) if "attend" in block)
+    exec(block, {})  # noqa: S102 - our own README
+    assert "(3, 4, " in capsys.readouterr().out
