@@ -14,7 +14,7 @@ from .evaluation.examples import Examples, Files, examples_of, read_examples, re
 from .evaluation.measurements import part_of
 from .evaluation.metrics import Metric, Option, metrics_with
 from .evaluation.outcome import Outcome, System, outcome_of
-from .inference.translator import Translator
+from .inference.translator import Translator, translate_each
 from .run_directory import RECIPE
 from .training.recipe import Recipe, RecipeError, load_recipe
 
@@ -136,19 +136,6 @@ def translations_of(run: Path, rows: Sequence[Row], generation: Mapping[str, Any
     found = translate_each(Translator.from_pretrained(run), sources, prefixes, **generation)
     translations = dict(zip(unique, found, strict=True))
     return [translations[row] for row in rows]
-
-
-def translate_each(
-    translator: Translator, sources: Sequence[Sequence[str]], prefixes: Sequence[str], **options: Any
-) -> list[str]:
-    """Translations of sources that may have different prefixes, in their order: all of one prefix together."""
-    translations = [""] * len(sources)
-    for prefix in dict.fromkeys(prefixes):
-        places = [place for place, other in enumerate(prefixes) if other == prefix]
-        found = translator.translate([sources[place] for place in places], prefix=prefix, **options)
-        for place, translation in zip(places, found, strict=True):
-            translations[place] = translation
-    return translations
 
 
 def names_of(corpora: Sequence[Corpus]) -> list[str]:

@@ -20,8 +20,8 @@ from .evaluation.metrics import Scores, report
 from .evaluation.outcome import Outcome
 from .files import write_whole
 from .inference.alignment_choice import choose_alignment
-from .inference.translator import Translator
-from .measuring import generation_of, measured_files, measured_split, metrics_of, recipe_with, translate_each
+from .inference.translator import Translator, translate_each
+from .measuring import generation_of, measured_files, measured_split, metrics_of, recipe_with
 from .messages import say
 from .run_directory import ALIGNMENT, GENERATION_CONFIG, RECIPE, require_run
 from .training.checkpoints import average_checkpoints

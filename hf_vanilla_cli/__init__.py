@@ -12,6 +12,7 @@ from .benchmarking import benchmark
 from .environment import env
 from .exporting import export
 from .importing import import_
+from .inspecting import inspect
 from .measuring import evaluate
 from .scoring import score
 from .serving import serve
@@ -22,7 +23,7 @@ from .translating import translate
 
 COMMANDS = (
     *(init, recipes, check, train, sweep, average, translate, score, evaluate),
-    *(push, export, import_, serve, benchmark, env),
+    *(inspect, push, export, import_, serve, benchmark, env),
 )
 
 

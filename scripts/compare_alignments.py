@@ -21,6 +21,7 @@ from hf_vanilla.inference.alignment_choice import TextPair, errors_of_maps, in_u
 from hf_vanilla.inference.alignments import Aligner, AlignmentSettings, AttentionMap, Link, error_rate
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inference.word_statistics import Sentence, links_in_both_directions
+from hf_vanilla.inspection.align import links_in
 from hf_vanilla.training.preparation import read_prepared
 
 Links = list[set[Link]]
@@ -83,13 +84,7 @@ def align_with_eflomal(program: str, sentences: Sequence[tuple[Sentence, Sentenc
         arguments = [argument for option, name in options for argument in (option, str(files[name]))]
         subprocess.run([program, *arguments], check=True)  # noqa: S603 - the program that the user names
         forward, reverse = (files[name].read_text().splitlines() for name in ("forward", "reverse"))
-    return [links_in(line) for line in forward], [links_in(line) for line in reverse]
-
-
-def links_in(line: str) -> set[Link]:
-    """A line in the format of Pharaoh."""
-    pairs = (link.split("-") for link in line.split())
-    return {(int(source), int(target)) for source, target in pairs}
+    return [links_in(line).sure for line in forward], [links_in(line).sure for line in reverse]
 
 
 def on_the_diagonal(source: Sentence, target: Sentence) -> set[Link]:

@@ -5,10 +5,10 @@ A target is read once more, all of it in one forward pass, however it was found:
 search, and nobody has to keep track of beams.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from .units import Membership, Unit, members_of_source, members_of_target
 
 Link = tuple[int, int]
 """The index of a source unit and that of a target unit, both from 0."""
+
+Key = TypeVar("Key")
 
 Row = Literal["output", "input"]
 """Whose attention is that of a target token: of the position that predicts it, or of the next one, which reads it."""
@@ -230,17 +232,24 @@ def reading_attention(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def recorded(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-    """The attention weights of the last forward pass, by layer: (B, H, T, S)."""
-    attentions: dict[int, Tensor] = {}
+    """The attention to the source of the last forward pass, by layer: (B, H, T, S)."""
+    stack: Any = model.get_decoder()
+    with weights_of({layer: stack.layers[layer].cross_attn for layer in layers}) as attentions:
+        yield attentions
 
-    def keep(layer: int) -> Callable[[nn.Module, Any, tuple[Tensor, Tensor]], None]:
+
+@contextmanager
+def weights_of(modules: Mapping[Key, nn.Module]) -> Iterator[dict[Key, Tensor]]:
+    """The attention weights of some modules in the last forward pass: (B, H, T, S), in float32."""
+    attentions: dict[Key, Tensor] = {}
+
+    def keep(key: Key) -> Callable[[nn.Module, Any, tuple[Tensor, Tensor]], None]:
         def hook(module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> None:
-            attentions[layer] = outputs[1].float().cpu()
+            attentions[key] = outputs[1].detach().float().cpu()
 
         return hook
 
-    stack: Any = model.get_decoder()
-    hooks = [stack.layers[layer].cross_attn.register_forward_hook(keep(layer)) for layer in layers]
+    hooks = [module.register_forward_hook(keep(key)) for key, module in modules.items()]
     try:
         yield attentions
     finally:

@@ -73,10 +73,11 @@ def without_padding(target: list[int], pad: int, eos: int) -> list[int]:
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout in the `with` block; a model in training goes on with it behind."""
-    was_training = model.training
+    """Without dropout in the `with` block; those parts of a model that were in training go on with it behind."""
+    in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module in in_training:
+            module.training = True

@@ -353,6 +353,19 @@ class Translator:
         return [[scored(place, hypothesis) for hypothesis in each] for place, each in enumerate(found)]
 
 
+def translate_each(
+    translator: Translator, sources: Sequence[Sequence[str]], prefixes: Sequence[str], **options: Any
+) -> list[str]:
+    """Translations of sources that may have different prefixes, in their order: all of one prefix together."""
+    translations = [""] * len(sources)
+    for prefix in dict.fromkeys(prefixes):
+        places = [place for place, other in enumerate(prefixes) if other == prefix]
+        found = translator.translate([sources[place] for place in places], prefix=prefix, **options)
+        for place, translation in zip(places, found, strict=True):
+            translations[place] = translation
+    return translations
+
+
 def well_formed(text: str) -> str:
     """The text as UTF-8 can have it: tokenizers refuse others."""
     return LONE_SURROGATES.sub("\ufffd", text)

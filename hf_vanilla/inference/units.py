@@ -59,6 +59,11 @@ def members_of_source(tokenizer: PreTrainedTokenizerFast, source: Source, ids: S
         ids: What the model reads: the parts, each followed by a separator or <eos>. There may be more in front of the
             first part, a prefix; it belongs to no unit.
     """
+    return membership(source_spans(tokenizer, source, ids), line_of(source), unit)
+
+
+def source_spans(tokenizer: PreTrainedTokenizerFast, source: Source, ids: Sequence[int]) -> list[Span]:
+    """Where in `line_of(source)` each token stands. Tokens of a prefix end before its first character."""
     ends = [index for index, token in enumerate(ids) if token in (tokenizer.sep_token_id, tokenizer.eos_token_id)]
     spans = [NO_TEXT] * len(ids)
     start = position = 0
@@ -66,7 +71,7 @@ def members_of_source(tokenizer: PreTrainedTokenizerFast, source: Source, ids: S
         of_part = spans_of(tokenizer, part, ids[start:end])
         spans[start:end] = [(first + position, last + position) for first, last in of_part]
         start, position = end + 1, position + len(part) + 1
-    return membership(spans, line_of(source), unit)
+    return spans
 
 
 def members_of_target(tokenizer: PreTrainedTokenizerFast, target: str, ids: Sequence[int], unit: Unit) -> Membership:
@@ -106,11 +111,21 @@ def _spans_by_decoding(tokenizer: PreTrainedTokenizerFast, text: str, ids: Seque
 
 def membership(spans: Sequence[Span], text: str, unit: Unit) -> Membership:
     units = units_of(text, unit)
-    filled = np.array([index for index, (first, last) in enumerate(units) if not text[first:last].isspace()], np.int64)
-    unit_firsts, unit_lasts = np.array(units, np.int64).reshape(-1, 2)[filled].T
+    filled = [index for index, (first, last) in enumerate(units) if not text[first:last].isspace()]
+    return overlaps(spans, units, filled)
+
+
+def overlaps(spans: Sequence[Span], units: Sequence[Span], filled: Sequence[int] | None = None) -> Membership:
+    """
+    Args:
+        units: In the order of the text; none overlaps another.
+        filled: Which of them count, if not all.
+    """
+    counted = np.arange(len(units)) if filled is None else np.array(filled, np.int64)
+    unit_firsts, unit_lasts = np.array(units, np.int64).reshape(-1, 2)[counted].T
     firsts, lasts = np.array(spans, np.int64).reshape(-1, 2).T
     begin = unit_lasts.searchsorted(firsts, "right")  # the first unit that ends after the token begins
     numbers = np.where(lasts > firsts, np.maximum(unit_firsts.searchsorted(lasts, "left") - begin, 0), 0)
     tokens = np.repeat(np.arange(len(spans)), numbers)
     of_token = np.arange(len(tokens)) - np.repeat(numbers.cumsum() - numbers, numbers)
-    return Membership(tokens, filled[begin[tokens] + of_token], len(units), numbers > 0)
+    return Membership(tokens, counted[begin[tokens] + of_token], len(units), numbers > 0)

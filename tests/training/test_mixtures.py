@@ -13,8 +13,7 @@ from transformers import AutoTokenizer
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import Columns, Encoder
-from hf_vanilla.inference.translator import Translator
-from hf_vanilla.measuring import translate_each
+from hf_vanilla.inference.translator import Translator, translate_each
 from hf_vanilla.training.check import check
 from hf_vanilla.training.preparation import SPLITS, encoded_file
 from hf_vanilla.training.recipe import Recipe, load_recipe
