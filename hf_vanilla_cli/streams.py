@@ -120,7 +120,7 @@ def load_translator(run: str | Path, dtype: str, device: str | None, **limits: i
     import torch
 
     from hf_vanilla import Translator
-    from hf_vanilla.inference.ctranslate2_engine import is_export
+    from hf_vanilla.inference.exported import is_export
     from hf_vanilla.precision import bfloat16_is_fast
 
     arguments: dict[str, Any] = {} if device is None else {"device_map": device}

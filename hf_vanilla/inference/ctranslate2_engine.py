@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig
 
-from ..manifest import MANIFEST, ManifestError, verify_foreign
 from ..models.generation_vanilla import GNMTLengthPenalty
-from ..run_directory import CARD, MODEL_CONFIG
+from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
 from .finished import FinishedHypothesis, best, end_of, kept_by
 from .search_settings import SearchSettings
@@ -32,30 +31,15 @@ OF_GREEDY_SEARCH = {
     *("repetition_penalty", "min_length", "min_new_tokens"),
     *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
 }
-    "repetition_penalty",
-    "min_length",
-    "min_new_tokens",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "suppress_tokens",
-}
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
 
 
 NOTHING = [-math.inf]  # of hypotheses that do not matter
 
 
-def is_export(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and (folder / MODEL_CONFIG).is_file()
-
-
-def load_export(
+def load_ctranslate2_engine(
     folder: Path, dtype: torch.dtype | str | None = None, device_map: str | None = None
-) -> tuple["CTranslate2Engine", PreTrainedTokenizerFast, int]:
-    """The engine of an export, its tokenizer, and the number of columns of its sources."""
-    facts = verify_foreign(folder, besides=[CARD])
-    if facts.get("format") != "ctranslate2":
-        raise ManifestError(f"{folder} is an export to {facts.get('format')}, which no engine of ours runs")
+) -> "CTranslate2Engine":
     try:
         import ctranslate2
     except ModuleNotFoundError:
@@ -73,8 +57,7 @@ def load_export(
     )
     words = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
     config = json.loads((folder / MODEL_CONFIG).read_text(encoding="utf-8"))
-    engine = CTranslate2Engine(translator, words, GenerationConfig.from_pretrained(folder), positions_of(config))
-    return engine, PreTrainedTokenizerFast.from_pretrained(folder), facts["columns"]
+    return CTranslate2Engine(translator, words, GenerationConfig.from_pretrained(folder), positions_of(config))
 
 
 def positions_of(config: dict[str, Any]) -> int:
@@ -122,8 +105,8 @@ class CTranslate2Engine:
     ) -> list[list[Found]]:
         if suppressed:
             raise EngineError(
-                "a forced beginning that ends in a word or a space cannot be kept from going on by CTranslate2: use the "
-                "run itself"
+                "a forced beginning that ends in a word or a space cannot be kept from going on by CTranslate2: use "
+                "the run itself"
             )
         limits = settings.limits([len(source) for source in sources], len(starts[0]))
         search = self._greedy if settings.num_beams == 1 else self._beams
@@ -166,7 +149,8 @@ class CTranslate2Engine:
         """Whole targets with the scores that CTranslate2 gives them. Its own defaults are all said otherwise here."""
         forced = len(starts[0])
         given = {"target_prefix": self._words(starts)} if forced else {}
-        usual: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
+        usual: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0}
+        usual |= {"return_end_token": True, "return_scores": True}
         usual |= {"max_batch_size": MAX_SOURCE_TOKENS, "batch_type": "tokens"}
         usual |= {"max_decoding_length": limit + forced}  # what is forced counts
         results = self.translator.translate_batch(self._words(sources), **given, **usual | options)

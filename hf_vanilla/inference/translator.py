@@ -20,8 +20,8 @@ from ..weights import check_model, check_tokenizer
 from .batching import batches_by_length
 from .beginnings import Beginning, Beginnings
 from .columns import columns_in, columns_of
-from .ctranslate2_engine import is_export, load_export
 from .engine import Engine, EngineError, Found
+from .exported import is_export, load_export
 from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
 from .scoring import Score, normalised
 from .search_settings import SearchSettings

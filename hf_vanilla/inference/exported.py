@@ -1,0 +1,31 @@
+"""Exports as engines: which engine runs a folder that `hf-vanilla export` wrote."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from ..manifest import MANIFEST, ManifestError, verify_foreign
+from ..run_directory import CARD, MODEL_CONFIG
+from .ctranslate2_engine import load_ctranslate2_engine
+from .engine import Engine
+
+ENGINES: dict[str, Callable[[Path, torch.dtype | str | None, str | None], Engine]] = {
+    "ctranslate2": load_ctranslate2_engine,
+}
+
+
+def is_export(folder: str | Path) -> bool:
+    return (Path(folder) / MANIFEST).is_file() and (Path(folder) / MODEL_CONFIG).is_file()
+
+
+def load_export(
+    folder: Path, dtype: torch.dtype | str | None = None, device_map: str | None = None
+) -> tuple[Engine, PreTrainedTokenizerFast, int]:
+    """The engine of an export, its tokenizer, and the number of columns of its sources."""
+    facts = verify_foreign(folder, besides=[CARD])
+    load = ENGINES.get(facts.get("format", ""))
+    if load is None:
+        raise ManifestError(f"{folder} is an export to {facts.get('format')}, which no engine of ours runs")
+    return load(folder, dtype, device_map), PreTrainedTokenizerFast.from_pretrained(folder), facts["columns"]
