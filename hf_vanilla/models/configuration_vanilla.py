@@ -1,5 +1,6 @@
 """The configuration of the Transformer of "Attention Is All You Need" (Vaswani et al., 2017)."""
 
+from copy import deepcopy
 from dataclasses import field, fields
 from typing import Any, ClassVar
 
@@ -15,7 +16,12 @@ AUTO_MAP = {
     "AutoModel": "modeling_vanilla.VanillaModel",
     "AutoModelForSeq2SeqLM": "modeling_vanilla.VanillaForConditionalGeneration",
 }
-PIPELINE = {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+PIPELINE = {
+    "impl": "pipeline_vanilla.TranslationPipeline",
+    "pt": ["AutoModelForSeq2SeqLM"],
+    "type": "text",
+    "default": {},
+}
 
 
 def tensor_parallel_plan() -> dict[str, str]:
@@ -138,9 +144,8 @@ class VanillaConfig(PreTrainedConfig):
         return super().from_dict(config_dict | given, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Says where the code is, all of it whichever class is saved; `pipeline` overwrites what it read of this."""
-        translation = PIPELINE | {"pt": [*PIPELINE["pt"]], "default": {}}
-        return super().to_dict() | {"auto_map": dict(AUTO_MAP), "custom_pipelines": {"translation": translation}}
+        """Says where the code is: all of it, whichever class is saved, and beside it, wherever it was loaded from."""
+        return super().to_dict() | deepcopy({"auto_map": AUTO_MAP, "custom_pipelines": {"translation": PIPELINE}})
 
     def validate_architecture(self) -> None:
         """Refuse what cannot be built. Called by transformers whenever a configuration is made or saved."""

@@ -171,3 +171,13 @@ def test_all_models_saved_name_all_classes(loaded: Any, folder: Path, tmp_path: 
     code = {file.name for file in folder.glob("*_vanilla.py")}
     assert code == {file.name for file in (tmp_path / "body").glob("*_vanilla.py")}
     assert all(f"{module.partition('.')[0]}.py" in code for module in maps[0].values())
+
+
+def test_what_is_saved_again_names_the_code_beside_it(make_config: Callable[..., Any], tmp_path: Path) -> None:
+    """A configuration from the Hub names a repository, and one that a pipeline has read has classes in it."""
+    make_config().save_pretrained(tmp_path / "first")
+    config = make_config()
+    config.auto_map = {"AutoModel": "user/name--modeling_vanilla.VanillaModel"}
+    config.custom_pipelines = {"translation": {"impl": TranslationPipeline, "pt": (dict,)}}
+    config.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again" / "config.json").read_bytes() == (tmp_path / "first" / "config.json").read_bytes()

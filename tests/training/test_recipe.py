@@ -486,6 +486,14 @@ def test_a_training_may_get_longer_only_where_its_learning_rates_stay(minimal: P
     assert refused("training.warmup_steps=5", "training.lr_scheduler_type=linear")
 
 
+def test_a_run_may_get_a_licence_later(minimal: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun.yaml"
+    begun.write_text(load_recipe(minimal).text)
+    licensed = load_recipe(minimal, ["data.license=cc-by-4.0"])
+    assert licensed.data.license == "cc-by-4.0"
+    refuse_another_recipe(licensed, begun)
+
+
 def test_an_empty_section_is_one_that_is_not_there(minimal: Path, tmp_path: Path) -> None:
     expected = load_recipe(minimal, ["generation.num_beams=2"])
     minimal.write_text(minimal.read_text().replace("generation:\n  num_beams: 2\n", "generation:\n"))
