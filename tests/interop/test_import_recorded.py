@@ -41,6 +41,11 @@ def test_logits_are_those_that_the_toolkit_computed(name: str, tmp_path: Path) -
     import_checkpoint(DATA / name, toolkit_of(name), tmp_path / "run")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").double()
     recorded = json.loads((DATA / name / "recorded.json").read_text())
+    assert (
+        recorded["target"][0][0]
+        == model.config.decoder_start_token_id
+        == model.generation_config.decoder_start_token_id
+    )
     ids, source, target = joint_ids(DATA / name), torch.tensor(recorded["source"]), torch.tensor(recorded["target"])
     found = model(torch.tensor(ids.source)[source], (source != 1).long(), torch.tensor(ids.target)[target]).logits
     expected = torch.tensor(recorded["logits"], dtype=torch.float64)
