@@ -265,6 +265,8 @@ def test_only_what_is_asked_for_is_in_the_page(looking: Looking, monkeypatch: py
     page_of(looking, "a model")
     page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
     assert given == [8 * (4 + 2), 2 * (1 + 2)]
+    assert "It begins with" in page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
+    assert "It begins with" not in page_of(looking, "a model", Selection(("cross",), (0, 1)))
     with pytest.raises(InvalidDataError, match="no such attention"):
         page_of(looking, "a model", Selection(("cross",), (3,)))
 
