@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference.translator import Translator
-from hf_vanilla.inspection import attend
+from hf_vanilla.inspection import attend, figure
 from hf_vanilla.inspection.figure import draw_figure
 from hf_vanilla.inspection.looking import agreement_of, arrays_of, facts_of, first_map, look, parts_of
 from hf_vanilla.inspection.packing import packed, sparse
@@ -274,6 +274,25 @@ def test_what_cannot_be_is_refused(
     assert done.exit_code != 0
     assert message in " ".join(done.output.split())
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+def test_layers_and_heads_are_counted_from_one(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[object, ...]] = []
+    monkeypatch.setattr(figure, "draw_figure", lambda _, file, *place: drawn.append(place) or file)
+    picture = tmp_path / "m.svg"
+    for arguments in (
+        ["--kind", "encoder", "--layer", "2", "--head", "3"],
+        ["--kind", "decoder", "--layer", "1", "--head", "mean"],
+        ["--head", "4"],
+        [],
+    ):
+        assert invoke(run, "a few", "words", "--figure", picture, *arguments).exit_code == 0
+    assert drawn == [("encoder", 1, 2), ("decoder", 0, None), ("cross", 2, 3), ("cross", 2, None)]
+    page = tmp_path / "page.html"
+    assert (
+        invoke(run, "a few", "words", "--kind", "encoder", "--layer", 1, "--head", 2, "--output", page).exit_code == 0
+    )
+    assert '"kinds":{"encoder":{"layers":[0],"heads":[1],' in page.read_text()
 
 
 def test_a_run_and_a_source_are_needed(run: Path) -> None:
