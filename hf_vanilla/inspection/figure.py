@@ -1,6 +1,7 @@
 """One attention map as a picture: the heat map of Bahdanau et al. (2015), figure 3. Needs the extra `plots`."""
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,7 @@ def draw_figure(attention: Attention, picture: Path, kind: Kind, layer: int, hea
     mpl.use("Agg")
     from matplotlib import font_manager, pyplot
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    fonts = [font for font in FONTS if font in known]
+    fonts = installed_fonts(font_manager)
     title = f"{kind}, layer {layer + 1}, {'mean of the heads' if head is None else f'head {head + 1}'}"
     partial = picture.with_name(f"{picture.stem}.partial{picture.suffix}")
     settings: dict[Any, Any] = {
@@ -55,6 +55,16 @@ def draw_figure(attention: Attention, picture: Path, kind: Kind, layer: int, hea
     partial.replace(picture)
     warn_of_glyphs(found)
     return picture
+
+
+def installed_fonts(font_manager: Any) -> list[str]:
+    """Of `FONTS`. matplotlib keeps a list of its own, without what was installed after that was made."""
+    listed = {font.fname for font in font_manager.fontManager.ttflist}
+    for file in set(font_manager.findSystemFonts()) - listed:
+        with suppress(OSError, RuntimeError):  # a font that it cannot read
+            font_manager.fontManager.addfont(file)
+    names = {font.name for font in font_manager.fontManager.ttflist}
+    return [font for font in FONTS if font in names]
 
 
 def map_of(attention: Attention, kind: Kind, layer: int, head: int | None) -> np.ndarray:
@@ -92,10 +102,9 @@ def plain(name: str) -> str:
 
 
 def warn_of_glyphs(found: list[warnings.WarningMessage]) -> None:
-    missing = [str(each.message) for each in found if "missing from" in str(each.message)]
-    if missing:
+    if any("missing from" in str(each.message) for each in found):
         warnings.warn(
-            f"{len(missing)} characters are boxes in the picture, as no font of this machine that was tried has them "
-            f"({', '.join(FONTS)}): install one of these, such as Noto Sans CJK",
+            "some characters are boxes in the picture, as no font of this machine that was tried has them: install the "
+            f"one of their script ({', '.join(FONTS)})",
             stacklevel=3,
         )

@@ -37,7 +37,7 @@ function fromAddress() {
 
 // --- Sentences ---
 
-const quoted = ([text]) => `“${text}”`;
+const quoted = ([text]) => isolated(`“${text}”`);
 
 function sentence(place) {
   const { attention, weighted, effect } = current, { row, column } = place ?? {};

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ..data.errors import InvalidDataError
+from ..inference.alignments import AttentionMap
 from ..inference.units import line_of
 from ..pages import hash_of, rendered
 from .attention import Attention
@@ -150,6 +151,7 @@ def with_data(looking: Looking, model: str, facts: Mapping[str, Any], data: str)
         target=attention.target,
         score=attention.score,
         first=looking.first,
+        begins_with_first=has_first(looking.first, facts["kinds"]),
         is_aligned=looking.is_aligned,
         rows=list(table_rows(looking)),
         shown=SHOWN,
@@ -160,6 +162,12 @@ def with_data(looking: Looking, model: str, facts: Mapping[str, Any], data: str)
         style_hash=hash_of(style),
         script_hash=hash_of(script),
     )
+
+
+def has_first(first: AttentionMap, kinds: Mapping[str, Any]) -> bool:
+    """Whether the map to begin with is in the page."""
+    cross = kinds.get("cross", {"layers": [], "heads": []})
+    return first.layer in cross["layers"] and (first.head is None or first.head in cross["heads"])
 
 
 def table_rows(looking: Looking) -> Iterator[tuple[str, list[tuple[str, float]], float]]:

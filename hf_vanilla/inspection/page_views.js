@@ -126,6 +126,9 @@ class Matrix {
 
 const cutText = text => (Array.from(text).length > 16 ? `${Array.from(text).slice(0, 15).join("")}…` : text);
 
+// In these marks a text that is written from right to left turns nothing beside it.
+const isolated = text => `\u2068${text}\u2069`;
+
 // Lines from the columns of a map, which stand first, to its rows.
 function drawLines(box, map, place, across) {
   const step = across ? 26 : 22, room = 130, gap = across ? 150 : Math.max(90, Math.min(260, box.clientWidth - 2 * room - 8));
@@ -157,7 +160,7 @@ function drawLines(box, map, place, across) {
       const [x, y] = at(side, index), first = side === "column", sign = first ? -6 : 6;
       const where = across ? { x, y: y + sign, transform: `rotate(90 ${x} ${y + sign})`, "dominant-baseline": "middle" } : { x: x + sign, y, "dominant-baseline": "middle" };
       const marks = [special ? "special" : "", chosen && chosen[side] === index ? "held" : ""].join(" ").trim();
-      const label = drawn("text", { ...where, "text-anchor": first ? "end" : "start", class: marks }, cutText(text));
+      const label = drawn("text", { ...where, "text-anchor": first ? "end" : "start", class: marks }, isolated(cutText(text)));
       const amount = bold.find(([row, column]) => chosen[side] === undefined && (first ? column === index : row === index) && bold.length);
       if (amount && amount[2] >= 0.02) label.textContent += ` ${Math.round(100 * amount[2])} %`;
       label.dataset.side = side;

@@ -19,11 +19,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference.translator import Translator
-from hf_vanilla.inspection import attend
+from hf_vanilla.inspection import attend, figure
 from hf_vanilla.inspection.figure import draw_figure
 from hf_vanilla.inspection.looking import agreement_of, arrays_of, facts_of, first_map, look, parts_of
 from hf_vanilla.inspection.packing import packed, sparse
 from hf_vanilla.inspection.tokens import members_of_words, source_tokens, target_tokens
+from hf_vanilla.models import guard_vanilla
 from hf_vanilla_cli import main
 
 MakeTranslator = Callable[..., Translator]
@@ -79,6 +80,35 @@ def test_texts_that_would_be_cut_are_refused(make_translator: MakeTranslator) ->
     for texts in (("a few words", "a"), ("a", "a few words")):
         with pytest.raises(InvalidDataError, match="has 12 tokens, more than the limit of 8"):
             attend(translator.model, translator.tokenizer, *texts)
+
+
+def test_a_model_in_training_is_left_as_it_was(
+    make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights to the bit, hooks, mode, implementation; and searches are as fast as before."""
+    translator = make_translator(dropout=0.5)
+    model, searches = translator.model, []
+    search = guard_vanilla.beam_search
+    monkeypatch.setattr(guard_vanilla, "beam_search", lambda *each: searches.append(each) or search(*each))
+
+    def state() -> tuple[object, ...]:
+        hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()]
+        return hooks, model.training, model.config._attn_implementation, torch.is_grad_enabled()
+
+    weights, before = {name: weight.clone() for name, weight in model.state_dict().items()}, translator.translate("a")
+    assert len(searches) == 1
+    model.train()
+    left = state()
+    found = look(translator, "a few words")
+    assert state() == left
+    assert found.effect is not None
+    model.eval()
+    searches.clear()
+    assert translator.translate("a") == before
+    assert len(searches) == 1
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+    again = look(translator, "a few words")  # dropout was off
+    assert np.array_equal(again.attention.maps.cross, found.attention.maps.cross)
 
 
 # --- Tokens ---------------------------------------------------------------------------------------------------------
@@ -244,6 +274,25 @@ def test_what_cannot_be_is_refused(
     assert done.exit_code != 0
     assert message in " ".join(done.output.split())
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+def test_layers_and_heads_are_counted_from_one(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[object, ...]] = []
+    monkeypatch.setattr(figure, "draw_figure", lambda _, file, *place: drawn.append(place) or file)
+    picture = tmp_path / "m.svg"
+    for arguments in (
+        ["--kind", "encoder", "--layer", "2", "--head", "3"],
+        ["--kind", "decoder", "--layer", "1", "--head", "mean"],
+        ["--head", "4"],
+        [],
+    ):
+        assert invoke(run, "a few", "words", "--figure", picture, *arguments).exit_code == 0
+    assert drawn == [("encoder", 1, 2), ("decoder", 0, None), ("cross", 2, 3), ("cross", 2, None)]
+    page = tmp_path / "page.html"
+    assert (
+        invoke(run, "a few", "words", "--kind", "encoder", "--layer", 1, "--head", 2, "--output", page).exit_code == 0
+    )
+    assert '"kinds":{"encoder":{"layers":[0],"heads":[1],' in page.read_text()
 
 
 def test_a_run_and_a_source_are_needed(run: Path) -> None:

@@ -173,9 +173,9 @@ def test_pointing_shows_and_clicking_holds(looking: Looking, open_page: Open) ->
     nothing = tab.text_content("#said")
     label = tab.locator("#lines text[data-side=row]").nth(2)
     label.hover()
-    assert "“日本語” looks at" not in nothing
+    assert "looks at" not in nothing
     shown = tab.text_content("#said")
-    assert f"“{looking.attention.target_tokens[2]}” looks at" in shown
+    assert f"“{looking.attention.target_tokens[2]}”\u2069 looks at" in shown
     label.click()
     tab.mouse.move(1, 1)
     assert tab.text_content("#said") == shown
@@ -265,6 +265,8 @@ def test_only_what_is_asked_for_is_in_the_page(looking: Looking, monkeypatch: py
     page_of(looking, "a model")
     page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
     assert given == [8 * (4 + 2), 2 * (1 + 2)]
+    assert "It begins with" in page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
+    assert "It begins with" not in page_of(looking, "a model", Selection(("cross",), (0, 1)))
     with pytest.raises(InvalidDataError, match="no such attention"):
         page_of(looking, "a model", Selection(("cross",), (3,)))
 
