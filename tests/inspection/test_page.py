@@ -227,6 +227,15 @@ def test_bytes_of_a_character_are_named_by_it(make_translator: Callable[..., Tra
     assert values_in(tab) == pytest.approx(summed, abs=0.01)
 
 
+def test_a_space_in_front_of_a_token_is_marked(make_model: Callable[..., Model], open_page: Open) -> None:
+    tokenizer = train_tokenizer(["the the a", "the a"], "bpe", vocab_size=266)
+    looking = look(Translator(make_model(vocab_size=len(tokenizer)), tokenizer), "the the", "the")
+    tab = open_page(page_of(looking, "a model"))
+    assert tab.locator("#map .columns bdi").all_text_contents() == ["the", "·the", "</s>"]
+    tab.keyboard.press("w")
+    assert tab.locator("#map .columns bdi").all_text_contents() == ["the", "the", "</s>"]
+
+
 def test_what_is_shown_can_be_saved(looking: Looking, open_page: Open) -> None:
     tab = open_page(page_of(looking, "a model"))
     saved = {}
