@@ -213,7 +213,9 @@ def test_tokens_are_text_and_nothing_else(looking: Looking, open_page: Open) -> 
     assert tab.evaluate("[...document.querySelectorAll('#table th bdi')].every(each => each.dir === 'auto')")
 
 
-def test_bytes_of_a_character_are_named_by_it(make_translator: Callable[..., Translator], open_page: Open) -> None:
+def test_bytes_of_a_character_are_named_by_it(
+    make_translator: Callable[..., Translator], open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looking = look(make_translator(), "a ß😀", "Xe")
     assert [str(token) for token in looking.attention.source_tokens] == [
         *("a", "␣", "ß 1/2", "ß 2/2", "😀 1/4", "😀 2/4", "😀 3/4", "😀 4/4", "</s>")
@@ -228,6 +230,10 @@ def test_bytes_of_a_character_are_named_by_it(make_translator: Callable[..., Tra
     assert looking.effect is not None
     effect = np.stack([looking.effect[:2].mean(0), looking.effect[2]])
     assert values_in(tab, "effect") == pytest.approx(effect, abs=1e-4)
+    monkeypatch.setattr(pages, "LARGEST", (4,))
+    tab = open_page(page_of(looking, "a model"), "#words=1&head=mean")
+    largest = np.sort(words, axis=1)[:, -4:].sum(1)
+    assert values_in(tab).sum(1) == pytest.approx([largest[:2].mean(), largest[2]], abs=0.016)
 
 
 def test_a_space_in_front_of_a_token_is_marked(make_model: Callable[..., Model], open_page: Open) -> None:
