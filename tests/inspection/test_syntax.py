@@ -90,6 +90,18 @@ def test_a_head_that_looks_at_the_next_word_has_the_other_direction(file: Path, 
     assert found["nsubj", PARENT].accuracy[0, 0] == 1
 
 
+def test_words_that_are_written_as_one_are_looked_for_where_they_are_written() -> None:
+    """The word du is de and le, so that fou, the fourth word, is the third that is written. It looks at du."""
+    words = (Word((0, 2), None, "root"), Word((3, 5), 3, "case"), Word((3, 5), 3, "det"), Word((6, 9), 1, "obl"))
+    tokenizer = train_tokenizer(["va du fou"], "word")
+    found = relations_of(planted(-1, len(tokenizer)), tokenizer, [Sentence("va du fou", words)])
+    accuracies = {(each.name, each.direction): each.accuracy[0, 0] for each in found}
+    assert accuracies["obl", PARENT] == 1
+    assert accuracies["obl", CHILD] == 0
+    assert accuracies["det", CHILD] == 1
+    assert accuracies["case", PARENT] == 0
+
+
 def test_only_a_head_that_beats_the_most_frequent_distance_is_called_syntactic(monkeypatch: pytest.MonkeyPatch) -> None:
     accuracy = np.array([[0.5, 0.59], [0.6001, 0.9]])
     relation = Relation("obj", CHILD, 20, 2, 0.5, accuracy)
