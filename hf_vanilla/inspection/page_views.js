@@ -54,8 +54,12 @@ function paint(canvas, map, most = 1) {
   context.putImageData(image, 0, 0);
 }
 
-function labelled([text, special], index, size) {
-  const label = make("span", { className: special ? "special" : "", title: text }, make("bdi", { dir: "auto" }, text));
+// A dot stands for white space in front of a token.
+const marked = ([text, , space]) => `${space ? "·" : ""}${text}`;
+
+function labelled(token, index, size) {
+  const [text, special] = token;
+  const label = make("span", { className: special ? "special" : "", title: text }, make("bdi", { dir: "auto" }, marked(token)));
   label.dataset.index = index;
   label.style[size[0]] = `${size[1]}px`;
   return label;
@@ -156,11 +160,12 @@ function drawLines(box, map, place, across) {
   svg.append(all);
   bold.forEach(([row, column, value]) => svg.append(drawn("path", { d: curve(row, column), "stroke-opacity": strength(value), "stroke-width": 1 + 4 * value })));
   for (const [side, labels, number] of [["column", map.columns, map.width], ["row", map.rows, map.height]]) {
-    labels.slice(0, number).forEach(([text, special], index) => {
+    labels.slice(0, number).forEach((token, index) => {
+      const special = token[1];
       const [x, y] = at(side, index), first = side === "column", sign = first ? -6 : 6;
       const where = across ? { x, y: y + sign, transform: `rotate(90 ${x} ${y + sign})`, "dominant-baseline": "middle" } : { x: x + sign, y, "dominant-baseline": "middle" };
       const marks = [special ? "special" : "", chosen && chosen[side] === index ? "held" : ""].join(" ").trim();
-      const label = drawn("text", { ...where, "text-anchor": first ? "end" : "start", class: marks }, isolated(cutText(text)));
+      const label = drawn("text", { ...where, "text-anchor": first ? "end" : "start", class: marks }, isolated(cutText(marked(token))));
       const amount = bold.find(([row, column]) => chosen[side] === undefined && (first ? column === index : row === index) && bold.length);
       if (amount && amount[2] >= 0.02) label.textContent += ` ${Math.round(100 * amount[2])} %`;
       label.dataset.side = side;

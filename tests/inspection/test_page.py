@@ -213,8 +213,10 @@ def test_tokens_are_text_and_nothing_else(looking: Looking, open_page: Open) -> 
     assert tab.evaluate("[...document.querySelectorAll('#table th bdi')].every(each => each.dir === 'auto')")
 
 
-def test_bytes_of_a_character_are_named_by_it(make_translator: Callable[..., Translator], open_page: Open) -> None:
-    looking = look(make_translator(), "a ß😀", "w")
+def test_bytes_of_a_character_are_named_by_it(
+    make_translator: Callable[..., Translator], open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = look(make_translator(), "a ß😀", "Xe")
     assert [str(token) for token in looking.attention.source_tokens] == [
         *("a", "␣", "ß 1/2", "ß 2/2", "😀 1/4", "😀 2/4", "😀 3/4", "😀 4/4", "</s>")
     ]
@@ -224,7 +226,23 @@ def test_bytes_of_a_character_are_named_by_it(make_translator: Callable[..., Tra
     assert tab.locator("#map .columns bdi").all_text_contents() == ["a", "␣", "ß😀", "</s>"]
     words = looking.attention.maps.cross[-1].mean(0)
     summed = np.stack([words[:, 0], words[:, 1], words[:, 2:8].sum(1), words[:, 8]], 1)
-    assert values_in(tab) == pytest.approx(summed, abs=0.01)
+    assert values_in(tab) == pytest.approx(np.stack([summed[:2].mean(0), summed[2]]), abs=0.01)
+    assert looking.effect is not None
+    effect = np.stack([looking.effect[:2].mean(0), looking.effect[2]])
+    assert values_in(tab, "effect") == pytest.approx(effect, abs=1e-4)
+    monkeypatch.setattr(pages, "LARGEST", (4,))
+    tab = open_page(page_of(looking, "a model"), "#words=1&head=mean")
+    largest = np.sort(words, axis=1)[:, -4:].sum(1)
+    assert values_in(tab).sum(1) == pytest.approx([largest[:2].mean(), largest[2]], abs=0.016)
+
+
+def test_a_space_in_front_of_a_token_is_marked(make_model: Callable[..., Model], open_page: Open) -> None:
+    tokenizer = train_tokenizer(["the the a", "the a"], "bpe", vocab_size=266)
+    looking = look(Translator(make_model(vocab_size=len(tokenizer)), tokenizer), "the the", "the")
+    tab = open_page(page_of(looking, "a model"))
+    assert tab.locator("#map .columns bdi").all_text_contents() == ["the", "·the", "</s>"]
+    tab.keyboard.press("w")
+    assert tab.locator("#map .columns bdi").all_text_contents() == ["the", "the", "</s>"]
 
 
 def test_what_is_shown_can_be_saved(looking: Looking, open_page: Open) -> None:
