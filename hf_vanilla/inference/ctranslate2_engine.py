@@ -32,13 +32,6 @@ OF_GREEDY_SEARCH = {
     *("repetition_penalty", "min_length", "min_new_tokens"),
     *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
 }
-    "repetition_penalty",
-    "min_length",
-    "min_new_tokens",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "suppress_tokens",
-}
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
 
 
@@ -160,7 +153,8 @@ class CTranslate2Engine:
         """Whole targets with the scores that CTranslate2 gives them. Its own defaults are all said otherwise here."""
         forced = len(starts[0])
         given = {"target_prefix": self._words(starts)} if forced else {}
-        usual: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
+        usual: dict[str, Any] = {"max_input_length": 0, "min_decoding_length": 0}
+        usual |= {"return_end_token": True, "return_scores": True}
         usual |= {"max_batch_size": MAX_SOURCE_TOKENS, "batch_type": "tokens"}
         usual |= {"max_decoding_length": limit + forced}  # what is forced counts
         results = self.translator.translate_batch(self._words(sources), **given, **usual | options)
