@@ -109,7 +109,7 @@ class CTranslate2Engine:
                 "the run itself"
             )
         limits = settings.limits([len(source) for source in sources], len(starts[0]))
-        search = self._greedy if settings.num_beams == 1 else self._beams
+        search: Any = self._greedy if settings.num_beams == 1 else self._beams
         found: list[list[Found]] = [[]] * len(sources)
 
         def run(places: list[int], limit: int) -> list[int]:
@@ -215,12 +215,15 @@ class CTranslate2Engine:
         todo, firsts = list(range(len(sources))), self._firsts(sources, starts, settings)
         for patience in patience_of(settings, len(starts[0])):
             of_todo: list[Any] = [[each[place] for place in todo] for each in (sources, starts, firsts)]
-            rows = self._finished(*of_todo, limit, patience, settings)
+            found_by: Any = self._finished
+            rows = found_by(*of_todo, limit, patience, settings)
             whole = [
                 number
                 for number, place in enumerate(todo)
                 if limits[place] == limit or max(one.length for one in rows[number]) < limits[place]
             ]
+            for place in todo:
+                found[place] = []  # also where an earlier round did not reach the limit
             rows, todo = [rows[number] for number in whole], [todo[number] for number in whole]
             later = self._prefix_scores([sources[p] for p in todo], rows, len(starts[0]), settings)
             unsure = []
