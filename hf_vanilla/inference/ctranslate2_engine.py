@@ -76,7 +76,8 @@ class CTranslate2Engine:
     """
 
     def __init__(self, translator: Any, words: list[str], generation_config: GenerationConfig, positions: int):
-        self.translator, self.words, self.positions = translator, words, positions
+        self.translator, self.words = translator, words
+        self.positions: int | None = positions
         self.ids = {word: place for place, word in enumerate(words)}
         self.vocab_size = len(words)
         self.generation_config = generation_config

@@ -114,7 +114,7 @@ def test_embeddings_grow_with_new_tokens_whose_rows_are_drawn_as_the_model_draws
 ) -> None:
     monkeypatch.chdir(place)
     before = load_file(place / "origin" / "model.safetensors")[EMBEDDING]
-    with_tag = "data.train={file: train.tsv, source: 0, target: 1, prefix: <2de>}"
+    with_tag = "data.train={file: texts/train.tsv, source: 0, target: 1, prefix: <2de>}"
     torch.manual_seed(3)
     model, tokenizer = started(place, with_tag)
     torch.manual_seed(3)
