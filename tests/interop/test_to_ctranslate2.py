@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import hf_vanilla_cli
 from hf_vanilla import VanillaForConditionalGeneration as Model
+from hf_vanilla.inference.beginnings import Beginnings
 from hf_vanilla.inference.engine import EngineError
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.interop.errors import InteropError
@@ -118,8 +119,12 @@ BEAMS = {"num_beams": 4, "num_return_sequences": 4}
     ids=str,
 )
 def test_whole_n_best_lists_are_the_same(
-    make_translator: MakeTranslator, exported: Callable[..., Translator], options: dict[str, Any]
+    make_translator: MakeTranslator,
+    exported: Callable[..., Translator],
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(Beginnings, "suppressed", anything_may_follow)
     ours = make_translator(norm_first=True)
     theirs = exported(ours)
     options = {name: value for name, value in options.items() if value is not None}
@@ -133,10 +138,25 @@ def test_whole_n_best_lists_are_the_same(
     assert len({row[0].text for row in expected}) > 5
 
 
-def test_an_ending_right_behind_a_forced_beginning_is_found(
+def anything_may_follow(beginnings: Beginnings, end: object) -> list[int]:
+    """What must not follow a beginning is the one part of them that CTranslate2 cannot do."""
+    return []
+
+
+def test_beginnings_that_must_not_go_on_are_refused(
     make_translator: MakeTranslator, exported: Callable[..., Translator]
 ) -> None:
+    theirs = exported(make_translator())
+    with pytest.raises(EngineError, match="a forced beginning that ends in a word or a space cannot be kept"):
+        theirs.translate("a few words", target_prefixes="few")
+    assert theirs.translate("a few words", target_prefixes="few,").startswith("few,")
+
+
+def test_an_ending_right_behind_a_forced_beginning_is_found(
+    make_translator: MakeTranslator, exported: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CTranslate2 itself loses it."""
+    monkeypatch.setattr(Beginnings, "suppressed", anything_may_follow)
     ours = make_translator(norm_first=True)
     theirs, texts = exported(ours), ["XYBeaLs"[: 1 + place % 7] * (1 + place // 7) for place in range(28)]
     begun, options = [text[:1] for text in texts], BEAMS | {"early_stopping": True}
