@@ -83,7 +83,7 @@ class Search:
 
     @property
     def candidates(self) -> int:
-        """How many to look at, so that there are enough to go on with, however many of them end. One for greedy search."""
+        """How many to look at: enough to go on with, however many of them end. For greedy search one."""
         return 1 if self.num_beams == 1 else max(2, 1 + len(self.eos_token_id)) * self.num_beams
 
     def normalised(self, score: float, length: int) -> float:
@@ -239,14 +239,13 @@ class Batch:
     def candidates(self, number: int, suppressed: Sequence[int]) -> Iterator[list[tuple[float, int, int]]]:
         """For each sentence its most probable next tokens: log-probability, hypothesis, and token."""
         logits, self.past = self.graphs.decode(self.tokens, self.source, self.past)
-        each = len(logits) // len(self.beams)  # how many hypotheses a sentence has
         scores = np.array([found.score for beam in self.beams for found in beam.running])
         tokens, log_probabilities = most_probable(logits, number, suppressed)
         totals = (scores[:, None] + log_probabilities).reshape(len(self.beams), -1)
         order = (-totals).argsort(1, kind="stable")[:, :number]
         totals = np.take_along_axis(totals, order, 1)
         chosen = np.take_along_axis(tokens.reshape(len(self.beams), -1), order, 1)
-        parents = order // (tokens.shape[1]) if each > 1 else np.zeros_like(order)
+        parents = order // tokens.shape[1]
         for row in zip(totals.tolist(), parents.tolist(), chosen.tolist(), strict=True):
             yield list(zip(*row, strict=True))
 

@@ -3,11 +3,11 @@ Two ONNX graphs for onnxruntime, or any engine that knows operator set 21: the e
 
 - `encoder.onnx`: of token ids and their mask the last states, and the keys and values that the layers of the decoder
   look at, which are so computed once.
-- `decoder.onnx`: of the next tokens, and keys and values of the source and of the tokens before, the logits, the keys and
-  values with the new tokens (growing, none at the beginning), and the attention to the source.
+- `decoder.onnx`: of the next tokens, and keys and values of the source and of the tokens before, the logits, the keys
+  and values with the new tokens (growing, none at the beginning), and the attention to the source.
 
-`source_rows` is the number of sources, or 1 for a single source with any number of targets (`rows`): its keys and values
-need not be repeated for each hypothesis.
+`source_rows` is the number of sources, or 1 for a single source with any number of targets (`rows`): its keys and
+values need not be repeated for each hypothesis.
 
 Letters of shapes in names: as in modeling_vanilla.py.
 """
@@ -123,15 +123,15 @@ def decoder(model: Any, in_eight_bits: bool = False) -> bytes:
     for number, layer in enumerate(stack.layers):
 
         def look_back(x: str, number: int = number, attention: Any = layer.self_attn) -> str:
-            new = zip(past[number], keys_and_values(graph, attention, x), kinds(config), strict=True)
-            now = []
-            for before, added, (kind, size) in new:
-                now.append(graph.op("Concat", before, added, axis=2))
-                graph.output(f"present.{number}.{kind}", now[-1], ("rows", heads, "present", size))
-            return attend(graph, attention, x, *now, causal)[0]
+            both = zip(past[number], keys_and_values(graph, attention, x), strict=True)
+            key, value = (graph.op("Concat", before, new, axis=2) for before, new in both)
+            for now, (kind, size) in zip((key, value), kinds(config), strict=True):
+                graph.output(f"present.{number}.{kind}", now, ("rows", heads, "present", size))
+            return attend(graph, attention, x, key, value, causal)[0]
 
         def look_at_source(x: str, number: int = number, attention: Any = layer.cross_attn) -> str:
-            found, weights = attend(graph, attention, x, *source[number], hidden)
+            key, value = source[number]
+            found, weights = attend(graph, attention, x, key, value, hidden)
             graph.output(f"attention.{number}", weights, ("rows", heads, "target", "source"))
             return found
 

@@ -132,6 +132,7 @@ def decisive(model: Model, gain: float = 2.0) -> Model:
     return model
 
 
+GNMT = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
 OPTIONS: list[dict[str, Any]] = [
     {"num_beams": 1, "max_length": 15},
     {"num_beams": 4, "num_return_sequences": 4, "max_length": 15},
@@ -140,10 +141,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"num_beams": 3, "num_return_sequences": 3, "max_length": 12, "length_penalty": -0.5, "early_stopping": "never"},
     {"num_beams": 3, "num_return_sequences": 3, "max_length": 14, "length_penalty": 1.3, "early_stopping": True},
     {"num_beams": 3, "num_return_sequences": 3, "max_length": 14, "length_penalty": 1.7, "early_stopping": "never"},
-    {
-        **{"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
-        **{"max_length_beyond_source": 4, "early_stopping": "never"},
-    },
+    GNMT | {"num_beams": 4, "num_return_sequences": 4, "max_length_beyond_source": 4, "early_stopping": "never"},
     {"num_beams": 4, "num_return_sequences": 4, "max_length_beyond_source": 2, "max_length": 8},
     {"num_beams": 4, "num_return_sequences": 4, "max_length_beyond_source": 6, "max_new_tokens": 7},
     {"num_beams": 1, "max_length_beyond_source": 1, "length_penalty_type": "gnmt"},
