@@ -1,4 +1,4 @@
-"""A tokenizer in the form that tokenizer.mjs of the page reads, or a refusal: it knows the three kinds that we train."""
+"""A tokenizer in the form that tokenizer.mjs of the page reads, or a refusal: it knows the kinds that we train."""
 
 import json
 from typing import Any

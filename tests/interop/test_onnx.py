@@ -156,15 +156,15 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def found_by_generate(
-    model: Model, beginnings: list[list[int]] | None, **options: Any
+    model: Model, beginnings: list[list[int]] | None, sources: list[list[int]] = SOURCES, **options: Any
 ) -> list[list[tuple[list[int], float]]]:
-    longest = max(map(len, SOURCES))
-    ids = torch.tensor([[*row, *[1] * (longest - len(row))] for row in SOURCES])
+    longest = max(map(len, sources))
+    ids = torch.tensor([[*row, *[1] * (longest - len(row))] for row in sources])
     given = None if beginnings is None else torch.tensor([[0, *row] for row in beginnings])
     found = model.generate(
         ids, attention_mask=(ids != 1).long(), decoder_input_ids=given, return_sequence_scores=True, **options
     )
-    each = len(found.sequences) // len(SOURCES)
+    each = len(found.sequences) // len(sources)
     ends = options.get("eos_token_id", 2)
     rows = [until_end(row[1:], ends if isinstance(ends, list) else [ends]) for row in found.sequences.tolist()]
     pairs = list(zip(rows, found.sequences_scores.tolist(), strict=True))

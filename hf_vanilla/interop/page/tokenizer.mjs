@@ -128,9 +128,8 @@ export class Tokenizer {
     // What to show for a token by itself.
     const name = this.tokens[id] ?? '?';
     if (this.special.has(id)) return name;
-    if (this.kind === 'character') return name.trim() || '␣';
-    const bytes = this.kind === 'bpe' ? decoded([name.replaceAll(MARK, '')]) : name;
-    return bytes.includes('\ufffd') ? hexOf(name) : bytes.trim() || '␣';
+    const text = this.kind === 'bpe' ? decoded([name.replaceAll(MARK, '')]) : name;
+    return text.includes('\ufffd') ? hexOf(name) : visible(text);
   }
 }
 
@@ -173,6 +172,12 @@ function withBytes(names) {
   }
   flush();
   return text;
+}
+
+function visible(text) {
+  if (/[^\p{C}\p{Z}]/u.test(text)) return text.trim();
+  if (/^ *$/.test(text)) return '␣';
+  return Array.from(text, each => 'U+' + each.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')).join(' ');
 }
 
 function hexOf(name) {
