@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from . import manifest
+
 RECIPE = "recipe.yaml"  # what the run was started with: all keys, overrides included
 DATA = "data"  # a folder with the encoded pairs of each split
 PREPARED = "prepared.json"  # what text and which tokenizer the encoded pairs were made with
@@ -23,12 +25,12 @@ LOCK = ".lock"  # held by the process that writes the run
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 GENERATION_CONFIG = "generation_config.json"
+MODEL_CONFIG = "model_config.json"  # our configuration in an export that has another config.json
 
 ALIGNMENT = "alignment"  # a key of the generation config: which attention map is an alignment, as chosen after training
 
 CHECKPOINT = "checkpoint-"  # followed by the step
 STATE = "trainer_state.json"  # in a checkpoint
-MANIFEST = "manifest.json"  # in a checkpoint
 
 LEFT_BY_A_START = {LOCK, UNFINISHED, f"{RECIPE}.partial", f"{PREPARED}.partial"}
 """All that a training which is killed at its very start can leave. The lock comes first."""
@@ -42,7 +44,12 @@ class NotARunError(FileExistsError):
 
 def is_run(folder: Path) -> bool:
     """Whether there is a recipe, and a file beside it that only this package writes."""
-    signs = [LOCK, PREPARED, HISTORY, *(f"{checkpoint.name}/{MANIFEST}" for checkpoint in checkpoints_of(folder))]
+    signs = [
+        LOCK,
+        PREPARED,
+        HISTORY,
+        *(f"{checkpoint.name}/{manifest.MANIFEST}" for checkpoint in checkpoints_of(folder)),
+    ]
     return (folder / RECIPE).is_file() and any((folder / sign).is_file() for sign in signs)
 
 

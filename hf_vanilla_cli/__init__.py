@@ -10,12 +10,13 @@ import click
 from .beginning import init, recipes
 from .benchmarking import benchmark
 from .environment import env
+from .exporting import export
 from .measuring import evaluate
 from .scoring import score
 from .training import average, check, train
 from .translating import translate
 
-COMMANDS = (init, recipes, check, train, average, translate, score, evaluate, benchmark, env)
+COMMANDS = (init, recipes, check, train, average, translate, score, evaluate, export, benchmark, env)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -42,7 +42,9 @@ def working() -> Iterator[None]:
     from transformers.utils import logging
 
     from hf_vanilla.data.errors import InvalidDataError
+    from hf_vanilla.inference.engine import EngineError
     from hf_vanilla.interop.errors import InteropError
+    from hf_vanilla.manifest import ManifestError
     from hf_vanilla.memory import keep_freed_memory
     from hf_vanilla.threads import giving_way, limit_threads
     from hf_vanilla.training.checkpoints import DamagedCheckpointError
@@ -61,7 +63,9 @@ def working() -> Iterator[None]:
     except (
         *(
             InvalidDataError,
+            EngineError,
             InteropError,
+            ManifestError,
             RecipeError,
             TrainingDivergedError,
             DamagedCheckpointError,

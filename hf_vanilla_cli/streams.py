@@ -120,13 +120,16 @@ def load_translator(run: Path, dtype: str, device: str | None, **limits: int | N
     import torch
 
     from hf_vanilla import Translator
+    from hf_vanilla.inference.ctranslate2_engine import is_export
     from hf_vanilla.precision import bfloat16_is_fast
 
     arguments: dict[str, Any] = {} if device is None else {"device_map": device}
     use_cpu = device == "cpu" if device else not torch.accelerator.is_available()
     chosen = ("bfloat16" if bfloat16_is_fast(use_cpu) else "float32") if dtype == "auto" else dtype
+    if dtype != "auto" or not is_export(run):  # an export computes in the type that it was made for
+        arguments["dtype"] = getattr(torch, chosen)
     try:
-        return Translator.from_pretrained(run, dtype=getattr(torch, chosen), **arguments, **limits)
+        return Translator.from_pretrained(run, **arguments, **limits)
     except (RuntimeError, ValueError) as error:
         if device is None:
             raise

@@ -5,24 +5,24 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby, repeat, zip_longest
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
 import torch
-import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..data.tokenizer import Columns, Encoder
-from ..models.generation_vanilla import GNMTLengthPenalty
-from ..run_directory import RECIPE
-from .batching import batches_by_length, mask_of, padded
+from ..data.tokenizer import Encoder
+from .batching import batches_by_length
+from .columns import columns_in, columns_of
+from .ctranslate2_engine import is_export, load_export
+from .engine import Engine, EngineError, Found
 from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
-from .sampling import WARPERS, SeededSampling, seed_of
-from .scoring import Score, log_probabilities, normalised, start_token
+from .scoring import Score, normalised
+from .search_settings import SearchSettings
+from .torch_engine import TorchEngine
 
 Source = str | Sequence[str]
 """A text, or the parts of a source if the model was trained on several columns."""
@@ -70,6 +70,7 @@ class Translator:
     Translates with the model's own generation config. Options of a call are keys of the generation config.
 
     Args:
+        model: A model, or another engine that has its weights.
         max_tokens: Padded source tokens of a batch, times the hypotheses of each sentence: what memory allows.
         max_source_length: Of longer sources only the first so many tokens are used. Learned positions may allow fewer.
         columns: How many parts a source has. A text for a model with several is split at tabs.
@@ -77,20 +78,29 @@ class Translator:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Engine,
         tokenizer: PreTrainedTokenizerFast,
         max_tokens: int | None = None,
         max_source_length: int | None = None,
         columns: int | None = None,
     ):
-        self.model = model
+        is_model = isinstance(model, PreTrainedModel)
+        self.engine: Engine = TorchEngine(model, tokenizer.pad_token_id, tokenizer.eos_token_id) if is_model else model
         self.tokenizer = tokenizer
         self.encoder = Encoder(tokenizer)
         self.max_tokens = max_tokens or MAX_TOKENS
         self.columns = columns or columns_in(tokenizer) or 1
-        positions = getattr(model.config, "max_position_embeddings", None)
-        limits = (max_source_length or MAX_SOURCE_LENGTH, positions)
+        limits = (max_source_length or MAX_SOURCE_LENGTH, self.engine.positions)
         self.max_source_length = min(limit for limit in limits if limit)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model itself, which only the engine of PyTorch has."""
+        if isinstance(self.engine, TorchEngine):
+            return self.engine.model
+        raise EngineError(
+            "this needs the model itself, not an export of it: give the run that the export was made from"
+        )
 
     @classmethod
     def from_pretrained(
@@ -102,15 +112,18 @@ class Translator:
         **model_arguments: Any,
     ) -> Self:
         """
-        Load a run directory, or a model from the Hub, onto the GPU if there is one.
+        Load a run directory, a model from the Hub or an export to CTranslate2, onto the GPU if there is one.
 
         `model_arguments` are those of `AutoModelForSeq2SeqLM.from_pretrained`, such as `dtype=torch.bfloat16`.
         """
+        if is_export(Path(run)):
+            engine, export_tokenizer, columns = load_export(Path(run), **model_arguments)
+            return cls(engine, export_tokenizer, max_tokens, max_source_length, columns)
         model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
         tokenizer = AutoTokenizer.from_pretrained(run)
-        columns = columns_in(tokenizer) or columns_in_recipe(Path(run))
+        columns = columns_of(tokenizer, Path(run))
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
 
     @overload
@@ -159,7 +172,6 @@ class Translator:
         """How probable these targets are, each as a translation of its text."""
         return self._each(texts, targets, partial(self.score_lines, prefix=prefix))
 
-    @torch.no_grad()
     def search(
         self,
         lines: Sequence[Line],
@@ -179,7 +191,9 @@ class Translator:
                 batches or processes. If not given, it is drawn from PyTorch's.
             generation: Keys of the generation config.
         """
-        search = SearchSettings(self.model, generation, seed, with_scores)
+        engine = self.engine
+        search = SearchSettings(engine.generation_config, engine.positions, generation, seed, with_scores)
+        engine.check(search)
         sources = self.encode_batch([line.parts for line in lines], prefix, [line.number for line in lines])
         starts = self._ids([line.target for line in lines])
         found = [[Hypothesis(line.target, 0.0)] * search.number for line in lines]
@@ -188,13 +202,13 @@ class Translator:
             for place, line in enumerate(lines)
             if any(part.strip() for part in line.parts) and len(starts[place]) < self.max_source_length
         ]
-        with evaluating(self.model):
-            for batch in self._batches(filled, sources, starts, search):
-                rows = self._generate(batch, lines, sources, starts, search)
-                for place, answers in zip(batch, rows, strict=True):
-                    found[place] = answers
-            if with_scores and not search.has_scores:
-                found = self._scored(found, sources, starts, search)
+        for batch in self._batches(filled, sources, starts, search):
+            begun, numbers = [starts[place] for place in batch], [lines[place].number for place in batch]
+            rows = engine.search([sources[place] for place in batch], begun, numbers, search)
+            for place, answers in zip(batch, self._with_texts(rows), strict=True):
+                found[place] = answers
+        if with_scores and not search.has_scores:
+            found = self._scored(found, sources, starts, search)
         return found
 
     def score_lines(self, lines: Sequence[Line], prefix: str = "") -> list[Score]:
@@ -211,11 +225,8 @@ class Translator:
                 LongSourceWarning,
                 stacklevel=2,
             )
-        exponent = SearchSettings(self.model, {}).length_penalty
-        with evaluating(self.model):
-            each = log_probabilities(
-                self.model, [sources[p] for p in short], [targets[p] for p in short], self.max_tokens
-            )
+        exponent = SearchSettings(self.engine.generation_config, None, {}).length_penalty
+        each = self.engine.log_probabilities([sources[p] for p in short], [targets[p] for p in short], self.max_tokens)
         scores = [Score(math.nan, math.nan, self.tokenizer.convert_ids_to_tokens(ids), []) for ids in targets]
         for place, row in zip(short, each, strict=True):
             total = math.fsum(row)
@@ -292,11 +303,11 @@ class Translator:
         return ids
 
     def _batches(
-        self, places: Sequence[int], sources: list[list[int]], starts: list[list[int]], search: "SearchSettings"
+        self, places: Sequence[int], sources: list[list[int]], starts: list[list[int]], search: SearchSettings
     ) -> Iterator[list[int]]:
         """Lines that are searched together: of about the same length, and with beginnings of the same length."""
         rows = max(search.num_beams, search.number)
-        logits = MAX_SAMPLED_LOGITS // self.model.config.vocab_size if search.is_sampling else None
+        logits = MAX_SAMPLED_LOGITS // self.engine.vocab_size if search.is_sampling else None
         most = None if logits is None else max(1, logits // rows)
         by_start = sorted(places, key=lambda place: len(starts[place]))
         for _, group in groupby(by_start, key=lambda place: len(starts[place])):
@@ -304,42 +315,24 @@ class Translator:
             for batch in batches_by_length([len(sources[place]) for place in members], self.max_tokens // rows, most):
                 yield [members[place] for place in batch]
 
-    def _generate(
-        self,
-        batch: Sequence[int],
-        lines: Sequence[Line],
-        sources: list[list[int]],
-        starts: list[list[int]],
-        search: "SearchSettings",
-    ) -> list[list[Hypothesis]]:
-        device, pad = self.model.device, self.tokenizer.pad_token_id
-        each = search.number if search.is_sampling else 1
-        rows = [place for place in batch for _ in range(each)]
-        ids = [sources[place] for place in rows]
-        options = search.options_of([lines[place].number for place in batch], len(starts[batch[0]]))
-        if starts[batch[0]]:
-            begun = [[start_token(self.model), *starts[place]] for place in rows]
-            options["decoder_input_ids"] = torch.tensor(begun, device=device)
-        found = self.model.generate(padded(ids, pad, device), attention_mask=mask_of(ids, device), **options)
-        targets, scores = (found.sequences, found.sequences_scores.tolist()) if search.has_scores else (found, None)
-        texts = self.tokenizer.batch_decode(targets, skip_special_tokens=True)
-        tokens = [without_padding(target[1:], pad, self.tokenizer.eos_token_id) for target in targets.tolist()]
-        answers = list(map(Hypothesis, texts, scores or repeat(math.nan), tokens))
-        return [answers[start : start + search.number] for start in range(0, len(answers), search.number)]
+    def _with_texts(self, rows: list[list[Found]]) -> list[list[Hypothesis]]:
+        flat = [one for row in rows for one in row]
+        texts = iter(self.tokenizer.batch_decode([one.token_ids for one in flat], skip_special_tokens=True))
+        return [[Hypothesis(next(texts), one.score, one.token_ids) for one in row] for row in rows]
 
     def _scored(
         self,
         found: list[list[Hypothesis]],
         sources: list[list[int]],
         starts: list[list[int]],
-        search: "SearchSettings",
+        search: SearchSettings,
     ) -> list[list[Hypothesis]]:
         """
         The same samples with their scores: by the model's own probabilities, whatever they were drawn from.
         """
         flat = [(place, hypothesis) for place, each in enumerate(found) for hypothesis in each if hypothesis.token_ids]
         targets = [hypothesis.token_ids for _, hypothesis in flat]
-        rows = log_probabilities(self.model, [sources[place] for place, _ in flat], targets, self.max_tokens)
+        rows = self.engine.log_probabilities([sources[place] for place, _ in flat], targets, self.max_tokens)
         scores = iter(rows)
 
         def scored(place: int, hypothesis: Hypothesis) -> Hypothesis:
@@ -352,104 +345,6 @@ class Translator:
         return [[scored(place, hypothesis) for hypothesis in each] for place, each in enumerate(found)]
 
 
-class SearchSettings:
-    """What holds for the searches of one call: its options, else those of its generation config, else the model's."""
-
-    def __init__(
-        self, model: PreTrainedModel, generation: dict[str, Any], seed: int | None = None, with_scores: bool = False
-    ):
-        self.generation = generation
-        self.configs = [config for config in (generation.get("generation_config"), model.generation_config) if config]
-        self.positions = getattr(model.config, "max_position_embeddings", None)
-        is_sampling = bool(self.of("do_sample"))
-        self.number = int(self.of("num_return_sequences") or 1)
-        given = generation.get("num_beams")
-        usual = 1 if is_sampling else max(self.of("num_beams") or 1, self.number)
-        self.num_beams = int(given or usual)
-        self.is_sampling = is_sampling and self.num_beams == 1
-        self.has_scores = with_scores and not self.is_sampling  # of the search itself
-        if self.number > self.num_beams and not is_sampling:
-            raise ValueError(
-                f"num_return_sequences ({self.number}) must not be greater than num_beams ({self.num_beams}): the "
-                "search has no more hypotheses"
-            )
-        if seed is not None and not self.is_sampling:
-            raise ValueError("a seed is for sampling: give do_sample=True, and num_beams=1 or none")
-        self.seed = int(torch.randint(2**62, ())) if seed is None else seed
-
-    def of(self, name: str) -> Any:
-        """The value of a key, None if it is set nowhere."""
-        values = (self.generation.get(name), *(getattr(config, name, None) for config in self.configs))
-        return next((value for value in values if value is not None), None)
-
-    @property
-    def length_penalty(self) -> float:
-        exponent = self.of("length_penalty")
-        exponent = 1.0 if exponent is None else exponent
-        return GNMTLengthPenalty(exponent) if self.of("length_penalty_type") == "gnmt" else exponent
-
-    def options_of(self, numbers: Sequence[int], forced: int) -> dict[str, Any]:
-        """
-        Arguments of `generate()` for lines with these numbers.
-
-        Args:
-            forced: The tokens that targets are given to begin with. They do not count for the limits of length.
-        """
-        options = self.generation | {"num_beams": self.num_beams}
-        names = ("max_length", "max_length_beyond_source") if self.generation.get("max_new_tokens") is None else ()
-        for name in names:
-            if self.of(name) is not None and forced:
-                options[name] = self.of(name) + forced
-        if self.positions and "max_length" in names and self.of("max_length") is not None:
-            longest = options.get("max_length") or self.of("max_length")
-            options["max_length"] = min(longest, self.positions + 1)  # the last token is not read
-        if self.is_sampling:
-            seeds = [seed_of(self.seed, number, sample) for number in numbers for sample in range(self.number)]
-            options |= dict.fromkeys(WARPERS) | {"do_sample": False, "num_return_sequences": 1}
-            processors = [*self.generation.get("logits_processor", []), SeededSampling(self.of, seeds)]
-            options["logits_processor"] = processors
-        elif self.number > 1:
-            options["num_return_sequences"] = self.number
-        if self.has_scores:
-            options["return_sequence_scores"] = True
-        return options
-
-
-def without_padding(target: list[int], pad: int, eos: int) -> list[int]:
-    """A target up to its <eos>; or, if it was cut at a limit of length, up to the padding behind it."""
-    if eos in target:
-        return target[: target.index(eos) + 1]
-    return target[: target.index(pad)] if pad in target else target
-
-
-@contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout in the `with` block; a model in training goes on with it behind."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
 def well_formed(text: str) -> str:
     """The text as UTF-8 can have it: tokenizers refuse others."""
     return LONE_SURROGATES.sub("\ufffd", text)
-
-
-def columns_in(tokenizer: PreTrainedTokenizerFast) -> int | None:
-    """How many columns a source had in the training, if the tokenizer's configuration says so."""
-    columns = Columns.of(tokenizer)
-    return len(columns.source) if columns else None
-
-
-def columns_in_recipe(run: Path) -> int | None:
-    """The same for runs whose tokenizer does not say it, as their own recipe does."""
-    try:
-        corpora = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))["data"]["train"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):  # no run of ours
-        return None
-    first = corpora[0] if isinstance(corpora, list) else corpora
-    source = first.get("source") if isinstance(first, dict) else None
-    return len(source) if isinstance(source, list) else None

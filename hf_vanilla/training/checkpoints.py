@@ -1,18 +1,18 @@
 """The checkpoints of a run: list them, verify them, find the best, average their weights."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import settle, sha256_of, sync
-from ..run_directory import MANIFEST, STATE, WEIGHTS, checkpoints_of, step_of
+from .. import manifest
+from ..files import settle, sync
+from ..manifest import MANIFEST
+from ..run_directory import STATE, WEIGHTS, checkpoints_of, step_of
 
 
 class DamagedCheckpointError(ValueError):
@@ -21,45 +21,18 @@ class DamagedCheckpointError(ValueError):
 
 def manifest_of(checkpoint: Path, step: int) -> str:
     """Step, and the size and checksum of every file of a checkpoint, as JSON with a checksum of its own."""
-    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-    entries = {
-        str(path.relative_to(checkpoint)): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
-    }
-    return _with_checksum({"step": step, "files": entries})
+    return manifest.manifest_of(checkpoint, {"step": step})
 
 
 def verify(checkpoint: Path) -> None:
     """Raise DamagedCheckpointError unless all files of a checkpoint are as its manifest says."""
-    manifest = _read_manifest(checkpoint / MANIFEST)
-    if manifest["step"] != step_of(checkpoint):
-        raise DamagedCheckpointError(f"{checkpoint / MANIFEST} is of step {manifest['step']}")
-    for name, entry in manifest["files"].items():
-        file = checkpoint / name
-        if not file.is_file():
-            raise DamagedCheckpointError(f"{file} is missing")
-        if file.stat().st_size != entry["size"]:
-            raise DamagedCheckpointError(f"{file} has {file.stat().st_size} bytes instead of {entry['size']}")
-        if sha256_of(file) != entry["sha256"]:
-            raise DamagedCheckpointError(f"{file} has another checksum than when it was saved")
-
-
-def _with_checksum(facts: dict[str, Any]) -> str:
-    text = json.dumps(facts, sort_keys=True)
-    return json.dumps(facts | {"sha256": hashlib.sha256(text.encode()).hexdigest()}, sort_keys=True, indent=1)
-
-
-def _read_manifest(file: Path) -> dict[str, Any]:
     try:
-        text = file.read_bytes().decode()
-        facts: dict[str, Any] = json.loads(text)
-        facts.pop("sha256")
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{file} is missing") from None
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DamagedCheckpointError(f"{file} is not what was saved: {error}") from None
-    if _with_checksum(facts) != text:
-        raise DamagedCheckpointError(f"{file} has another checksum than when it was saved")
-    return facts
+        step = manifest.read_manifest(checkpoint)["step"]
+        if step != step_of(checkpoint):
+            raise DamagedCheckpointError(f"{checkpoint / MANIFEST} is of step {step}")
+        manifest.verify(checkpoint)
+    except manifest.ManifestError as error:
+        raise DamagedCheckpointError(str(error)) from None
 
 
 def best_checkpoints(run: Path, number: int, metric: str, greater_is_better: bool) -> list[Path]:

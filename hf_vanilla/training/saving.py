@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from ..files import free_space, settle, sync, write_whole
+from ..manifest import MANIFEST
 from ..messages import say
-from ..run_directory import LOCK, MANIFEST, UNFINISHED, checkpoints_of
+from ..run_directory import LOCK, UNFINISHED, checkpoints_of
 from .checkpoints import DamagedCheckpointError, manifest_of, verify
 from .machine import refuse_unsupported_systems
 

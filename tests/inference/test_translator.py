@@ -14,13 +14,13 @@ import hf_vanilla
 from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference import lines
+from hf_vanilla.inference.columns import columns_in_recipe
 from hf_vanilla.inference.sampling import SeededSampling, seed_of
+from hf_vanilla.inference.torch_engine import without_padding
 from hf_vanilla.inference.translator import (
     ColumnsWarning,
     LongSourceWarning,
     Translator,
-    columns_in_recipe,
-    without_padding,
 )
 
 MakeTranslator = Callable[..., Translator]

@@ -18,7 +18,7 @@ import pytest
 import warm
 from trial_crashes import trainer_with_a_checkpoint
 
-from hf_vanilla.run_directory import MANIFEST
+from hf_vanilla.manifest import MANIFEST
 from hf_vanilla.training.checkpoints import DamagedCheckpointError, average_checkpoints, verify
 from hf_vanilla.training.saving import (
     RunInUseError,
