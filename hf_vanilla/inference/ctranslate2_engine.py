@@ -12,8 +12,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from ..manifest import MANIFEST, ManifestError, verify_foreign
 from ..run_directory import CARD, MODEL_CONFIG
-from .engine import EngineError, Found
+from .engine import Engine, EngineError, Found
 from .finished import FinishedHypothesis, kept_by
+from .onnx_engine import load_onnx_engine
 from .search_settings import SearchSettings
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
@@ -40,9 +41,12 @@ def is_export(folder: Path) -> bool:
 
 def load_export(
     folder: Path, dtype: torch.dtype | str | None = None, device_map: str | None = None
-) -> tuple["CTranslate2Engine", PreTrainedTokenizerFast, int]:
+) -> tuple[Engine, PreTrainedTokenizerFast, int]:
     """The engine of an export, its tokenizer, and the number of columns of its sources."""
     facts = verify_foreign(folder, besides=[CARD])
+    if facts.get("format") == "onnx":
+        onnx_engine = load_onnx_engine(folder, dtype)
+        return onnx_engine, PreTrainedTokenizerFast.from_pretrained(folder), facts["columns"]
     if facts.get("format") != "ctranslate2":
         raise ManifestError(f"{folder} is an export to {facts.get('format')}, which no engine of ours runs")
     try:

@@ -14,9 +14,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..data.errors import InvalidDataError
+from ..run_directory import MODEL_CONFIG
+from .engine import EngineError, Found
 
-ENCODER, DECODER, SIZES = "encoder.onnx", "decoder.onnx", "sizes.json"
+ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 
 IN_A_GROUP = 64  # logits: the largest of a row are in the groups with the largest maxima
 USUAL_NEW_TOKENS = 20  # the limit of transformers, where neither the generation config nor the call has one
@@ -32,10 +33,6 @@ WITHOUT_EFFECT = {
     *("min_p", "epsilon_cutoff", "eta_cutoff", "top_h"),
 }
 """Keys that change nothing in a search that draws no samples."""
-
-
-class UnservedOptionError(InvalidDataError):
-    """A key of the generation config asks for what this search does not do."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Search:
         refuse_others(given)
         eos = given.get("eos_token_id")
         if eos is None:
-            raise UnservedOptionError("eos_token_id is not set: a search over ONNX graphs needs it")
+            raise EngineError("eos_token_id is not set: a search over ONNX graphs needs it")
         given["eos_token_id"] = tuple(eos) if isinstance(eos, Sequence) else (eos,)
         for name in ("suppress_tokens", "begin_suppress_tokens"):
             given[name] = tuple(given.get(name, ()))
@@ -74,12 +71,12 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.num_return_sequences > self.num_beams:
-            raise UnservedOptionError(
+            raise EngineError(
                 f"num_return_sequences ({self.num_return_sequences}) must not be greater than num_beams "
                 f"({self.num_beams}): the search has no more hypotheses"
             )
         if self.length_penalty_type not in (None, "gnmt"):
-            raise UnservedOptionError(f"length_penalty_type ({self.length_penalty_type!r}) must be 'gnmt' or None")
+            raise EngineError(f"length_penalty_type ({self.length_penalty_type!r}) must be 'gnmt' or None")
 
     @property
     def candidates(self) -> int:
@@ -125,15 +122,7 @@ def refuse_others(settings: Mapping[str, Any]) -> None:
         neutral |= name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty") and not value
         neutral |= name in ("num_beam_groups",) and value == 1
         if not (name in FOLLOWED or asks_for_nothing or neutral):
-            raise UnservedOptionError(f"{name} ({value!r}) is not done by the search over ONNX graphs: leave it out")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A target without its start token, with <eos> if it has come to its end, and its normalised log-probability."""
-
-    tokens: list[int]
-    score: float
+            raise EngineError(f"{name} ({value!r}) is not done by the search over ONNX graphs: leave it out")
 
 
 @dataclass
@@ -160,12 +149,12 @@ class Beam:
             if token not in search.eos_token_id and length < self.limit:
                 going.append((score, parent, token))
             elif rank < width:
-                tokens = [*self.running[parent].tokens, token]
+                tokens = [*self.running[parent].token_ids, token]
                 self.ended.append(Found(tokens, search.normalised(score, length)))
         self.ended = sorted(self.ended, key=lambda each: -each.score)[:width]
         going = going[:width]
         self.parents = [parent for _, parent, _ in going]
-        self.running = [Found([*self.running[parent].tokens, token], score) for score, parent, token in going]
+        self.running = [Found([*self.running[parent].token_ids, token], score) for score, parent, token in going]
         self.is_open = bool(going) and (len(self.ended) < width or self.may_improve(going[0][0], length))
 
     def may_improve(self, best: float, length: int) -> bool:
@@ -189,7 +178,7 @@ class Graphs:
         try:
             import onnxruntime
         except ModuleNotFoundError:
-            raise InvalidDataError(
+            raise EngineError(
                 f"{folder} is an export for onnxruntime, which is missing: pip install 'hf_vanilla[export]'"
             ) from None
         options = onnxruntime.SessionOptions()
@@ -199,7 +188,7 @@ class Graphs:
         self.encoder, self.decoder = (
             onnxruntime.InferenceSession(str(folder / name), options, providers=cpu) for name in (ENCODER, DECODER)
         )
-        self.sizes: dict[str, Any] = json.loads((folder / SIZES).read_text(encoding="utf-8"))
+        self.sizes: dict[str, Any] = json.loads((folder / MODEL_CONFIG).read_text(encoding="utf-8"))
         self.layers = [f"{i}.{kind}" for i in range(self.sizes["decoder_layers"]) for kind in ("key", "value")]
 
     def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
@@ -215,6 +204,13 @@ class Graphs:
         self, tokens: np.ndarray, source: dict[str, np.ndarray], past: list[np.ndarray] | None
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """The logits after the last of these tokens, and what is the past of the next: (N, T) -> (N, V)."""
+        logits, present = self.all_logits(tokens, source, past)
+        return logits[:, -1], present
+
+    def all_logits(
+        self, tokens: np.ndarray, source: dict[str, np.ndarray], past: list[np.ndarray] | None
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """As `decode`, with the logits after each of the tokens: (N, T) -> (N, T, V)."""
         if past is None:
             heads, sizes = self.sizes["num_heads"], {"key": self.sizes["d_kv"], "value": self.sizes["d_v"]}
             kinds = [layer.rpartition(".")[2] for layer in self.layers]
@@ -223,7 +219,7 @@ class Graphs:
         wanted = ["logits", *(f"present.{layer}" for layer in self.layers)]
         inputs = {"input_ids": tokens, **source, **dict(zip(names, past, strict=True))}
         logits, *present = self.decoder.run(wanted, inputs)
-        return logits[:, -1], present
+        return logits, present
 
 
 class Batch:
@@ -259,7 +255,7 @@ class Batch:
             self.past = [states[rows] for states in self.past]
         if len(places) < before or len(rows) != len(self.tokens):  # all rows of a sentence have the same source
             self.source = {name: states[rows] for name, states in self.source.items()}
-        self.tokens = np.array([[found.tokens[-1]] for beam in self.beams for found in beam.running], np.int64)
+        self.tokens = np.array([[found.token_ids[-1]] for beam in self.beams for found in beam.running], np.int64)
 
 
 def search_batch(
@@ -274,9 +270,11 @@ def search_batch(
     """
     begun = [[search.decoder_start_token_id, *(beginnings[i] if beginnings else ())] for i in range(len(sources))]
     if len(set(map(len, begun))) > 1:
-        raise UnservedOptionError("beginnings of targets that are searched together must have the same length")
+        raise EngineError("beginnings of targets that are searched together must have the same length")
     refuse_too_few(search, graphs.sizes["vocab_size"])
-    limits, most = search.limits([len(ids) for ids in sources], len(begun[0]), graphs.sizes["max_position_embeddings"])
+    limits, most = search.limits(
+        [len(ids) for ids in sources], len(begun[0]), graphs.sizes.get("max_position_embeddings")
+    )
     beams = [Beam(search, limit, most, [Found(row[1:], 0.0)]) for limit, row in zip(limits, begun, strict=True)]
     batch, length = Batch(graphs, sources, beams, begun), 0
     while batch.beams:
@@ -292,7 +290,7 @@ def refuse_too_few(search: Search, vocab_size: int) -> None:
     """Beam search wants this many candidates at each step, also where there is one hypothesis."""
     left = vocab_size - len({*search.suppress_tokens, *search.begin_suppress_tokens, *search.eos_token_id})
     if left + len(search.eos_token_id) < search.candidates:
-        raise UnservedOptionError(
+        raise EngineError(
             f"num_beams ({search.num_beams}) needs {search.candidates} tokens that may come next, and there are {left}"
         )
 
@@ -302,7 +300,7 @@ def most_probable(logits: np.ndarray, number: int, suppressed: Sequence[int]) ->
     top = logits.max(1, keepdims=True)
     totals = np.exp(logits - top).sum(1, keepdims=True, dtype=np.float64)
     if not np.isfinite(totals).all():
-        raise InvalidDataError("the model computed something that is no number: its weights are damaged, or too large")
+        raise EngineError("the model computed something that is no number: its weights are damaged, or too large")
     if suppressed:
         logits = logits.copy()
         logits[:, list(suppressed)] = -np.inf

@@ -12,7 +12,6 @@ values need not be repeated for each hypothesis.
 Letters of shapes in names: as in modeling_vanilla.py.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -22,12 +21,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from ..inference.onnx_search import DECODER, ENCODER, SIZES
-from ..run_directory import GENERATION_CONFIG, TOKENIZER
+from ..inference.onnx_search import DECODER, ENCODER
+from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG, TOKENIZER
 from .errors import InteropError
 from .onnx_graph import Graph
 
-TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", GENERATION_CONFIG)
+COPIED = (TOKENIZER, "tokenizer_config.json", GENERATION_CONFIG)
 HIDDEN = -1e9  # added to scores of what must not be seen: its weight is then exactly 0
 QUANTIZATIONS = ("float32", "int8")
 
@@ -57,23 +56,16 @@ def export(run: Path, output: Path, *, quantization: str | None = None) -> None:
         raise InteropError(f"quantization {quantization!r}: --to onnx has {' and '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
     write_graphs(model, output, in_eight_bits=quantization == "int8")
-    for name in TOKENIZER_FILES:
+    for name in COPIED:
         if (run / name).is_file():
             shutil.copyfile(run / name, output / name)
 
 
 def write_graphs(model: PreTrainedModel, output: Path, in_eight_bits: bool = False) -> None:
-    """The two graphs, and what a search has to know of them."""
+    """The two graphs, and the configuration, which a search over them reads."""
     (output / ENCODER).write_bytes(encoder(model, in_eight_bits))
     (output / DECODER).write_bytes(decoder(model, in_eight_bits))
-    (output / SIZES).write_text(json.dumps(sizes_of(model), indent=2) + "\n", encoding="utf-8")
-
-
-def sizes_of(model: PreTrainedModel) -> dict[str, Any]:
-    config: Any = model.config
-    names = ("vocab_size", "decoder_layers", "num_heads", "d_kv", "d_v", "pad_token_id", "decoder_start_token_id")
-    longest = getattr(config, "max_position_embeddings", None)
-    return {name: getattr(config, name) for name in names} | {"max_position_embeddings": longest}
+    (output / MODEL_CONFIG).write_text(model.config.to_json_string(), encoding="utf-8")
 
 
 def encoder(model: Any, in_eight_bits: bool = False) -> bytes:

@@ -20,12 +20,13 @@ from ..run_directory import ALIGNMENT
 from .errors import InteropError
 from .page_engine import add_engine
 from .page_tokenizer import for_page
-from .to_onnx import QUANTIZATIONS, sizes_of, write_graphs
+from .to_onnx import QUANTIZATIONS, write_graphs
 
 PAGE = "page"  # the folder with what all pages have in common
 COMMON = ("style.css", "main.mjs", "model.mjs", "picture.mjs", "search.mjs", "tokenizer.mjs")
 TEMPLATES = ("index.html", "README.md")
 SETTINGS, VOCABULARY = "settings.json", "vocabulary.json"
+SIZES = ("vocab_size", "decoder_layers", "num_heads", "d_kv", "d_v", "decoder_start_token_id")
 WIDTHS = (1, 2, 4, 8)
 
 
@@ -72,8 +73,9 @@ def write_page(
 
 def settings_of(model: PreTrainedModel) -> dict[str, Any]:
     """What the search and the picture follow. Whatever else the generation config asks for is refused by name."""
-    sizes = sizes_of(model)
-    positions = sizes.pop("max_position_embeddings")
+    config: Any = model.config
+    sizes = {name: getattr(config, name) for name in SIZES}
+    positions = getattr(config, "max_position_embeddings", None)
     own = model.generation_config.to_dict()
     search = Search.of(own | {"decoder_start_token_id": sizes["decoder_start_token_id"]}, {"num_return_sequences": 1})
     chosen = own.get(ALIGNMENT)

@@ -1,6 +1,5 @@
 """The ONNX graphs compute what the model computes, and the search over them finds what `generate()` finds."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,18 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from transformers import GenerationConfig
 
+from hf_vanilla import Translator
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.data.errors import InvalidDataError
-from hf_vanilla.data.tokenizer import train_tokenizer
-from hf_vanilla.inference.onnx_search import DECODER, ENCODER, Graphs, Search, UnservedOptionError, search_batch
+from hf_vanilla.data.tokenizer import Columns, train_tokenizer
+from hf_vanilla.inference.engine import EngineError
+from hf_vanilla.inference.onnx_search import DECODER, ENCODER, Graphs, Search, search_batch
 from hf_vanilla.interop.errors import InteropError
+from hf_vanilla.interop.export import export as export_to
 from hf_vanilla.interop.onnx_graph import rounded
 from hf_vanilla.interop.to_onnx import ACTIVATIONS, export, write_graphs
+from hf_vanilla.run_directory import MODEL_CONFIG
 
 MakeModel = Callable[..., Model]
 
@@ -181,7 +184,7 @@ def until_end(tokens: list[int], ends: list[int]) -> list[int]:
 
 def check_same(ours: Any, theirs: Any) -> None:
     for row, wanted in zip(ours, theirs, strict=True):
-        assert [found.tokens for found in row] == [tokens for tokens, _ in wanted]
+        assert [found.token_ids for found in row] == [tokens for tokens, _ in wanted]
         assert [found.score for found in row] == pytest.approx([score for _, score in wanted], abs=2e-6, rel=2e-6)
 
 
@@ -211,7 +214,7 @@ def test_a_batch_finds_what_its_sentences_find_alone(make_model: MakeModel, tmp_
     settings = Search((2,), 0, num_beams=5, num_return_sequences=5, max_length=15)
     together = search_batch(graphs, SOURCES, settings)
     alone = [search_batch(graphs, [source], settings)[0] for source in SOURCES]
-    check_same(alone, [[(found.tokens, found.score) for found in row] for row in together])
+    check_same(alone, [[(found.token_ids, found.score) for found in row] for row in together])
 
 
 @pytest.mark.parametrize(
@@ -220,13 +223,13 @@ def test_a_batch_finds_what_its_sentences_find_alone(make_model: MakeModel, tmp_
     ids=lambda option: next(iter(option)),
 )
 def test_what_the_search_does_not_do_is_refused_by_name(option: dict[str, Any]) -> None:
-    with pytest.raises(UnservedOptionError, match=next(iter(option))):
+    with pytest.raises(EngineError, match=next(iter(option))):
         Search.of({"eos_token_id": 2, "decoder_start_token_id": 0}, option)
 
 
 def test_more_hypotheses_than_the_vocabulary_allows_are_refused(make_model: MakeModel, tmp_path: Path) -> None:
     graphs = graphs_of(make_model(), tmp_path)
-    with pytest.raises(UnservedOptionError, match=r"num_beams \(21\) needs 42 tokens"):
+    with pytest.raises(EngineError, match=r"num_beams \(21\) needs 42 tokens"):
         search_batch(graphs, SOURCES, Search((2,), 0, num_beams=21))
 
 
@@ -234,7 +237,7 @@ def test_numbers_that_are_none_are_an_error(make_model: MakeModel, tmp_path: Pat
     model = make_model()
     with torch.no_grad():
         model.model.decoder.layers[0].feed_forward.fc1.bias[0] = torch.nan
-    with pytest.raises(InvalidDataError, match="no number"):
+    with pytest.raises(EngineError, match="no number"):
         search_batch(graphs_of(model, tmp_path), SOURCES, Search((2,), 0))
 
 
@@ -248,10 +251,64 @@ def test_an_export_has_graphs_tokenizer_and_settings_and_its_graphs_are_valid(
     (tmp_path / "out").mkdir()
     export(tmp_path / "run", tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {ENCODER, DECODER, "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
+    assert names >= {
+        ENCODER,
+        DECODER,
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        MODEL_CONFIG,
+    }
     for name in (ENCODER, DECODER):
         onnx.checker.check_model(str(tmp_path / "out" / name), full_check=True)
-    assert json.loads((tmp_path / "out" / "sizes.json").read_text())["vocab_size"] == len(tokenizer)
+
+
+@pytest.fixture
+def both(make_model: MakeModel, tmp_path: Path) -> tuple[Translator, Translator]:
+    """A `Translator` of a run, and one of its export."""
+    tokenizer = train_tokenizer(["a few words", "ABCDEFGHIJ bcghi"], "character", columns=Columns((None, None)))
+    model = decisive(make_model(vocab_size=len(tokenizer), tie_word_embeddings=False))
+    with torch.no_grad():
+        model.lm_head.weight[3 : 5 + 256] = 0  # bytes are no text
+    model.generation_config.update(num_beams=3, max_length=14)
+    model.save_pretrained(tmp_path / "run")
+    tokenizer.save_pretrained(tmp_path / "run")
+    export_to(tmp_path / "run", "onnx", tmp_path / "onnx")
+    return Translator.from_pretrained(tmp_path / "run"), Translator.from_pretrained(tmp_path / "onnx")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 1},
+        {"num_return_sequences": 4, "max_new_tokens": 6},
+        {"target_prefixes": ["A few", "", "w", "C"], "num_beams": 4, "num_return_sequences": 2, "max_length": 8},
+        {"generation_config": GenerationConfig(num_beams=2, length_penalty=0.2, max_length=9, eos_token_id=2)},
+    ],
+    ids=lambda options: "-".join(options) or "its own",
+)
+def test_a_translator_runs_on_an_export_with_the_same_results(
+    options: dict[str, Any], both: tuple[Translator, Translator]
+) -> None:
+    texts = ["a few\twords", " \t", "ABC\tdefgh", "J\t"]
+    found, wanted = (translator.hypotheses(texts, **options) for translator in reversed(both))
+    for row, expected in zip(found, wanted, strict=True):
+        assert [(each.text, each.token_ids) for each in row] == [(each.text, each.token_ids) for each in expected]
+        assert [each.score for each in row] == pytest.approx([each.score for each in expected], abs=3e-6)
+
+
+def test_targets_have_the_same_scores_on_an_export(both: tuple[Translator, Translator]) -> None:
+    wanted, found = (translator.score(["a few\tw", "AB\tC", "J\tJ"], ["words", "", "cba AB"]) for translator in both)
+    for score, expected in zip(found, wanted, strict=True):
+        assert score.token_log_probabilities == pytest.approx(expected.token_log_probabilities, abs=1e-5)
+
+
+def test_a_translator_on_an_export_refuses_what_it_cannot_do(both: tuple[Translator, Translator]) -> None:
+    with pytest.raises(EngineError, match="do_sample"):
+        both[1].translate("a\tb", do_sample=True)
+    with pytest.raises(EngineError, match="no_repeat_ngram_size"):
+        both[1].translate("a\tb", no_repeat_ngram_size=2)
 
 
 def test_an_activation_that_has_no_counterpart_is_refused_by_name(make_model: MakeModel, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from test_onnx import OPTIONS, SHAPES, SOURCES, MakeModel, check_same, decisive,
 
 import hf_vanilla.interop
 from hf_vanilla import VanillaForConditionalGeneration as Model
-from hf_vanilla.inference.onnx_search import Found
+from hf_vanilla.inference.engine import Found
 from hf_vanilla.interop.to_page import settings_of
 
 NODE = shutil.which("node")
@@ -69,7 +69,7 @@ def test_n_best_lists_are_those_of_generate(options: dict[str, Any], make_model:
     wanted = [found_by_generate(model, None, [source], **options)[0] for source in SOURCES]
     settings = settings_for(model, options)
     found = [searcher.search(model, source, settings)["found"] for source in SOURCES]
-    check_same([[Found(**each) for each in row] for row in found], wanted)
+    check_same([[Found(each["tokens"], each["score"]) for each in row] for row in found], wanted)
 
 
 def test_learned_positions_end_the_search(make_model: MakeModel, searcher: Searcher) -> None:

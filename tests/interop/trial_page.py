@@ -29,9 +29,9 @@ from hf_vanilla.interop.to_onnx import write_graphs
 from hf_vanilla.interop.to_page import export, write_page
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_page import chromium_of  # noqa: E402
+from test_page import chromium_of
 
-WORDS = "two dogs are playing in the snow while a man and woman watch from behind green trees near old houses".split()
+WORDS = ["two", "dogs", "are", "playing", "in", "the", "snow", "while", "a", "man", "and", "woman", "watch", "from", "behind", "green", "trees", "near", "old", "houses"]
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -93,10 +93,10 @@ def share_of_changed_lists(run: Path, sources: list[str], in_eight_bits: bool) -
         graphs, ids = Graphs(Path(folder), 1), translator.encode_batch(sources)
         found = [search_batch(graphs, [each], search)[0] for each in ids]
     changed = [
-        [each.token_ids for each in theirs] != [each.tokens for each in ours]
+        [each.token_ids for each in theirs] != [each.token_ids for each in ours]
         for theirs, ours in zip(wanted, found, strict=True)
     ]
-    best = [theirs[0].token_ids != ours[0].tokens for theirs, ours in zip(wanted, found, strict=True)]
+    best = [theirs[0].token_ids != ours[0].token_ids for theirs, ours in zip(wanted, found, strict=True)]
     print(f"eight bits: {in_eight_bits}; changed lists {sum(changed)}, best {sum(best)} of {len(changed)}")
     return sum(changed) / len(changed)
 
