@@ -34,10 +34,12 @@ export class Tensor {
 export class InferenceSession {
   static async create(bytes) { return Object.assign(new InferenceSession(), { size: bytes.length }); }
   async run(feeds, wanted) {
-    const inputs = Object.entries(feeds).map(([name, { type, data, dims }]) => [name, type, Array.from(data, Number), dims]);
-    const answer = await fetch('compute', { method: 'POST', body: JSON.stringify({ size: this.size, inputs, wanted }) });
-    const found = Object.entries(await answer.json());
-    return Object.fromEntries(found.map(([name, [data, dims]]) => [name, new Tensor('float32', Float32Array.from(data), dims)]));
+    const plain = ([name, { type, data, dims }]) => [name, type, Array.from(data, Number), dims];
+    const inputs = Object.entries(feeds).map(plain);
+    const body = JSON.stringify({ size: this.size, inputs, wanted });
+    const found = Object.entries(await (await fetch('compute', { method: 'POST', body })).json());
+    const tensors = found.map(([name, [data, dims]]) => [name, new Tensor('float32', Float32Array.from(data), dims)]);
+    return Object.fromEntries(tensors);
   }
 }
 """

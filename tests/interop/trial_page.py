@@ -8,6 +8,7 @@ also counts whose n-best lists differ: in float32 from those of `generate()`, an
 the current directory.
 """
 
+import random
 import sys
 import tempfile
 import threading
@@ -31,7 +32,7 @@ from hf_vanilla.interop.to_page import export, write_page
 sys.path.insert(0, str(Path(__file__).parent))
 from test_page import chromium_of
 
-WORDS = ["two", "dogs", "are", "playing", "in", "the", "snow", "while", "a", "man", "and", "woman", "watch", "from", "behind", "green", "trees", "near", "old", "houses"]
+WORDS = "two dogs are playing in the snow while a man and woman watch from behind green trees"
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -40,9 +41,11 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def model_of_three_million() -> tuple[VanillaForConditionalGeneration, Any]:
-    """With 6,000 tokens, half of which are bytes, characters and words that do not matter here."""
+    """With 6,000 tokens, most of which are nonsense."""
     torch.manual_seed(1)
-    tokenizer = train_tokenizer([" ".join(WORDS), *(f"word{number}" for number in range(9000))], "bpe", 6000)
+    drawn = random.Random(1)  # noqa: S311
+    nonsense = [" ".join("".join(drawn.choices("abcdefghijklmnop", k=5)) for _ in range(10)) for _ in range(2000)]
+    tokenizer = train_tokenizer([WORDS, *nonsense], "bpe", 6000)
     sizes = {"d_model": 192, "d_ff": 768, "num_heads": 6, "encoder_layers": 2, "decoder_layers": 2}
     model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **sizes)).eval()
     model.generation_config.update(num_beams=4, max_length=64)
