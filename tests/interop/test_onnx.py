@@ -13,8 +13,8 @@ from transformers import GenerationConfig
 from hf_vanilla import Translator
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.data.tokenizer import Columns, train_tokenizer
-from hf_vanilla.inference.engine import EngineError
-from hf_vanilla.inference.onnx_search import DECODER, ENCODER, Graphs, Search, search_batch
+from hf_vanilla.inference.engine import EngineError, Found
+from hf_vanilla.inference.onnx_search import DECODER, ENCODER, Beam, Graphs, Search, search_batch
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.export import export as export_to
 from hf_vanilla.interop.onnx_graph import rounded
@@ -126,12 +126,17 @@ def test_tied_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> 
     assert sizes[1] - sizes[0] == pytest.approx(4000 * 16 * 4, abs=500)
 
 
-def decisive(model: Model, gain: float = 2.0) -> Model:
-    """No two hypotheses so near that rounding could decide, and targets of many lengths."""
+def decisive(model: Model, gain: float = 2.0, often: float = 0.35) -> Model:
+    """
+    No two hypotheses so near that rounding could decide, and targets of many lengths.
+
+    Args:
+        often: How much <eos> is like five other tokens.
+    """
     with torch.no_grad():
         output = model.lm_head.weight
         output.mul_(gain)
-        output[2] = 0.35 * output[torch.tensor([7, 19, 23, 31, 38])].sum(0)
+        output[2] = often * output[torch.tensor([7, 19, 23, 31, 38])].sum(0)
     return model
 
 
@@ -197,13 +202,57 @@ def test_n_best_lists_are_those_of_generate(options: dict[str, Any], make_model:
     check_same(search_batch(graphs, SOURCES, settings), found_by_generate(model, None, **options))
 
 
+ENDS: list[dict[str, Any]] = [
+    {"early_stopping": stopping, "length_penalty": penalty, "max_length": 16, "num_beams": 3, "num_return_sequences": 3}
+    for stopping in (False, True, "never")
+    for penalty in (0.3, 1.0, 2.0)
+]
+ENDS.append(ENDS[-1] | {"max_length": 40, "max_length_beyond_source": 5})
+MANY = [[3 + (7 * row * row + 11 * place * (row + 3)) % 38 for place in range(2 + row % 6)] + [2] for row in range(20)]
+
+
+@pytest.mark.parametrize("options", ENDS, ids=lambda options: "-".join(map(str, options.values())))
+def test_searches_end_where_those_of_generate_do(
+    options: dict[str, Any], make_model: MakeModel, tmp_path: Path
+) -> None:
+    model = ending(make_model)
+    found = search_batch(graphs_of(model, tmp_path), MANY, Search.of(model.generation_config.to_dict(), options))
+    check_same(found, found_by_generate(model, None, MANY, **options))
+
+
+@pytest.mark.parametrize(
+    ("stopping", "penalty", "best", "wanted"),
+    [
+        (True, 1.0, -0.1, False),
+        (False, 1.0, -3.1, False),  # -3.1 / 3 < -1, the worst that has ended
+        (False, 1.0, -2.9, True),
+        ("never", 1.0, -8.9, True),  # of all in the batch a target may have 9 tokens
+        ("never", 1.0, -9.1, False),
+        ("never", -1.0, -0.4, False),  # longer targets are worse then: -0.4 * 3 < -1
+        ("never", -1.0, -0.3, True),
+    ],
+)
+def test_a_search_goes_on_while_a_better_target_may_come(
+    stopping: bool | str, penalty: float, best: float, wanted: bool
+) -> None:
+    search = Search((2,), 0, num_beams=2, length_penalty=penalty, early_stopping=stopping)
+    beam = Beam(search, limit=5, most=9, running=[], ended=[Found([2], -0.5), Found([2], -1.0)])
+    assert beam.may_improve(best, 3) is wanted
+
+
+def ending(make_model: MakeModel) -> Model:
+    """Its targets end after few or many tokens, so that it matters how long a search goes on."""
+    return decisive(make_model(tie_word_embeddings=False, norm_first=True), 0.7, often=0.6)
+
+
 @pytest.mark.parametrize("length_penalty_type", [None, "gnmt"])
 def test_targets_go_on_from_given_beginnings(
     length_penalty_type: str | None, make_model: MakeModel, tmp_path: Path
 ) -> None:
     model = decisive(make_model(**SHAPES[2]))
     beginnings = [[9, 33], [12, 20], [40, 3], [9, 9]]
-    options = {"num_beams": 4, "num_return_sequences": 4, "max_length": 13, "length_penalty_type": length_penalty_type}
+    options = {"num_beams": 4, "num_return_sequences": 4, "max_length": 13, "min_length": 7}
+    options["length_penalty_type"] = length_penalty_type
     settings = Search.of(model.generation_config.to_dict(), options)
     found = search_batch(graphs_of(model, tmp_path), SOURCES, settings, beginnings)
     check_same(found, found_by_generate(model, beginnings, **options))

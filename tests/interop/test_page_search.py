@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from test_onnx import OPTIONS, SHAPES, SOURCES, MakeModel, check_same, decisive, found_by_generate
+from test_onnx import (
+    ENDS,
+    MANY,
+    OPTIONS,
+    SHAPES,
+    SOURCES,
+    MakeModel,
+    check_same,
+    decisive,
+    ending,
+    found_by_generate,
+)
 
 import hf_vanilla.interop
 from hf_vanilla import VanillaForConditionalGeneration as Model
@@ -69,6 +80,17 @@ def test_n_best_lists_are_those_of_generate(options: dict[str, Any], make_model:
     wanted = [found_by_generate(model, None, [source], **options)[0] for source in SOURCES]
     settings = settings_for(model, options)
     found = [searcher.search(model, source, settings)["found"] for source in SOURCES]
+    check_same([[Found(each["tokens"], each["score"]) for each in row] for row in found], wanted)
+
+
+@pytest.mark.parametrize("options", ENDS[::3] + ENDS[1:8:3], ids=lambda options: "-".join(map(str, options.values())))
+def test_searches_end_where_those_of_generate_do(
+    options: dict[str, Any], make_model: MakeModel, searcher: Searcher
+) -> None:
+    model = ending(make_model)
+    wanted = [found_by_generate(model, None, [source], **options)[0] for source in MANY]
+    settings = settings_for(model, options)
+    found = [searcher.search(model, source, settings)["found"] for source in MANY]
     check_same([[Found(each["tokens"], each["score"]) for each in row] for row in found], wanted)
 
 
