@@ -99,7 +99,10 @@ async function resultOf(tokenizer, model, parts, ids, found, isOnly) {
     drawn = chosen;
     const { tokens } = chosen, label = id => tokenizer.label(id);
     const weights = await model.attention(ids, tokens);
-    if (drawn.tokens === tokens) place.replaceChildren(picture(weights, ids.map(label), tokens.map(label)));
+    if (drawn.tokens !== tokens) return;
+    const table = picture(weights, ids.map(label), tokens.map(label));
+    place.dir = table.dir; // so that its first column is in sight where it is wider than the page
+    place.replaceChildren(table);
   };
   found.forEach((each, rank) => {
     const input = element('input', { type: 'radio', name, checked: rank === 0 });
