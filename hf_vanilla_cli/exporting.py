@@ -23,10 +23,15 @@ FORMATS = (
     "--quantization",
     metavar="TYPE",
     help="In which type weights are stored. Of ctranslate2: float32 (if not given), int8, int16, float16, bfloat16, "
-    "int8_float32, int8_float16 or int8_bfloat16.",
+    "int8_float32, int8_float16 or int8_bfloat16. Of onnx and page: float32 (of onnx if not given) or int8.",
+)
+@click.option(
+    "--engine",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Of page: the folder of the npm package onnxruntime-web; if not given, npm downloads it.",
 )
 @json_option
-def export(run: Path, to: str, output: Path, quantization: str | None, as_json: bool) -> None:
+def export(run: Path, to: str, output: Path, quantization: str | None, engine: Path | None, as_json: bool) -> None:
     """
     Write the model of RUN for another engine, exactly, or say what of it cannot be exact.
 
@@ -42,6 +47,6 @@ def export(run: Path, to: str, output: Path, quantization: str | None, as_json: 
     with working():
         from hf_vanilla.interop.export import export as export_to
 
-        manifest = export_to(run, to, output, quantization=quantization)
+        manifest = export_to(run, to, output, quantization=quantization, engine=engine)
         megabytes = sum(entry["size"] for entry in manifest["files"].values()) / 1e6
         show({"folder": str(output), "format": to, "files": len(manifest["files"]), "megabytes": megabytes}, as_json)

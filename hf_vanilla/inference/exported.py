@@ -10,9 +10,11 @@ from ..manifest import MANIFEST, ManifestError, verify_foreign
 from ..run_directory import CARD, MODEL_CONFIG
 from .ctranslate2_engine import load_ctranslate2_engine
 from .engine import Engine
+from .onnx_engine import load_onnx_engine
 
 ENGINES: dict[str, Callable[[Path, torch.dtype | str | None, str | None], Engine]] = {
     "ctranslate2": load_ctranslate2_engine,
+    "onnx": load_onnx_engine,
 }
 
 

@@ -24,7 +24,7 @@ FORMATS = {
 }
 """The function `export(run, output, *, option=None, ...)` of the module `to_FORMAT` writes each."""
 
-EXTRA = ("ctranslate2", "onnx", "onnxruntime", "onnxscript")  # what `pip install 'hf_vanilla[export]'` brings
+EXTRA = ("ctranslate2", "onnx", "onnxruntime")  # what `pip install 'hf_vanilla[export]'` brings
 
 
 def export(run: Path, to: str, output: Path, **options: Any) -> dict[str, Any]:
@@ -46,7 +46,8 @@ def export(run: Path, to: str, output: Path, **options: Any) -> dict[str, Any]:
             folders = [path.name for path in folder.iterdir() if path.is_dir()]
             if folders:
                 raise InteropError(f"an export has no folders in it, and {to} made {folders[0]}")
-            facts = {"format": to, "options": given, "hf_vanilla": __version__, **origin}
+            said = {name: value for name, value in given.items() if not isinstance(value, Path)}
+            facts = {"format": to, "options": said, "hf_vanilla": __version__, **origin}
             (folder / MANIFEST).write_text(manifest_of(folder, facts), encoding="utf-8")
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
