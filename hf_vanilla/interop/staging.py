@@ -14,13 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 import yaml
 from huggingface_hub import ModelCard
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers import GenerationConfig
 
-from .. import VanillaConfig, VanillaForConditionalGeneration
+from .. import VanillaConfig
 from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import load_tokenizer
 from ..data.saved_tokenizer import PreTrainedTokenizerFast
@@ -38,6 +37,7 @@ from ..run_directory import (
     TOKENIZER_CONFIG,
     WEIGHTS,
 )
+from ..weights import mistakes_of_shapes, shapes_of
 from .errors import InteropError
 
 CONFIG = "config.json"
@@ -91,7 +91,7 @@ def staged_run(run: Path, name: str, space: str | None = None) -> Staged:
         if not (run / needed).is_file():
             raise InteropError(f"{run} has no {needed}: give the directory of a training that has finished")
     config = checked_config(run)
-    check_weights(run / WEIGHTS, config)
+    check_weights(run, config)
     tokenizer = checked_tokenizer(run, config)
     as_they_are = (*AS_THEY_ARE, *pictures_of(run).values())
     found: dict[str, Path | bytes] = {file: run / file for file in as_they_are if (run / file).is_file()}
@@ -163,26 +163,19 @@ def checked_config(run: Path) -> VanillaConfig:
     return config
 
 
-def check_weights(file: Path, config: VanillaConfig) -> None:
+def check_weights(run: Path, config: VanillaConfig) -> None:
     """The names and sizes that the configuration asks for, and only numbers."""
+    file = run / WEIGHTS
     again = "it is damaged, or not of this run: write it again by `hf-vanilla average`"
-    with torch.device("meta"):
-        expected = VanillaForConditionalGeneration(config).state_dict()
-    if config.tie_word_embeddings:
-        expected.pop("lm_head.weight")
     try:
+        for mistake in mistakes_of_shapes(shapes_of(run), config):
+            raise InteropError(f"{file}: {mistake}: {again}")
         with safe_open(file, framework="pt") as weights:
-            shapes = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
-            wanted = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-            for name in sorted(wanted.keys() | shapes.keys()):
-                if wanted.get(name) != shapes.get(name):
-                    said, is_there = (sizes.get(name, "nothing") for sizes in (wanted, shapes))
-                    raise InteropError(f"{file}: {name} is {is_there} and {CONFIG} asks for {said}: {again}")
-            for name in shapes:
+            for name in weights.keys():  # noqa: SIM118
                 if not weights.get_tensor(name).isfinite().all():
                     raise InteropError(f"{file}: {name} has a value that is no finite number: {again}")
-    except (SafetensorError, OSError) as error:
-        raise InteropError(f"{file}: {one_line(error)}: {again}") from None
+    except InvalidDataError as error:
+        raise InteropError(f"{error}: {again}") from None
 
 
 def checked_tokenizer(run: Path, config: VanillaConfig) -> dict[str, bytes]:

@@ -81,11 +81,11 @@ def test_formats_that_write_folders_are_found_out(run: Path, tmp_path: Path, for
 
 def test_a_missing_extra_is_said_in_one_line(run: Path, tmp_path: Path, format_of: Any) -> None:
     def needs(run: Path, output: Path) -> None:
-        raise ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
+        raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")
 
     format_of(needs)
     result = command(run, "--to", "onnx", "--output", tmp_path / "made")
-    assert result.output == "Error: --to onnx needs onnxscript: pip install 'hf_vanilla[export]'\n"
+    assert result.output == "Error: --to onnx needs onnxruntime: pip install 'hf_vanilla[export]'\n"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

@@ -53,8 +53,8 @@ BIAS = "model__encoder__layers__1__feed_forward__fc1__bias"
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (torch.zeros(23), "is (23,) and config.json asks for (24,)"),
-        (None, "is nothing and config.json asks for (24,)"),
+        (torch.zeros(23), "has the shape (23,), and config.json says (24,)"),
+        (None, "is missing"),
         (torch.full((24,), float("nan")), "has a value that is no finite number"),
         (torch.tensor([0.0] * 23 + [float("inf")]), "has a value that is no finite number"),
     ],
@@ -68,7 +68,7 @@ def test_weights_that_the_model_cannot_use_are_refused(value: torch.Tensor | Non
 
 def test_weights_that_are_too_many_are_refused(run: Path) -> None:
     with_weights(run, more=torch.zeros(3))
-    assert "more is (3,) and config.json asks for nothing" in refusal(run)
+    assert "more is no weight of this model" in refusal(run)
 
 
 def test_half_a_file_of_weights_is_refused(run: Path) -> None:
