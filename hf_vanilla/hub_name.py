@@ -15,8 +15,10 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined] # documented, but not in its __all__
 
+from .run_directory import RECIPE
+
 REVISION = re.compile(r"(?!.*\.\.)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)  # it becomes a path in the cache: no ".."
-FILES = ("*.json", "*.safetensors", "*.py", "*.txt", "recipe.yaml")  # no pickles
+FILES = ("*.json", "*.safetensors", "*.py", "*.txt", RECIPE)  # no pickles
 OF_SUBFOLDERS = "*/*"  # checkpoints, other formats
 
 

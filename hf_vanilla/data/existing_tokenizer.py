@@ -16,13 +16,13 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from ..run_directory import TOKENIZER
+from ..run_directory import TOKENIZER, TOKENIZER_CONFIG
 from .errors import InvalidDataError
 from .saved_tokenizer import PreTrainedTokenizerFast
 from .subword_dropout import Words
 from .tokenizer import RESERVED, SPECIAL_TOKENS, TAG, Columns, Encoder, content_of_token
 
-SETTINGS = "tokenizer_config.json"
+SETTINGS = TOKENIZER_CONFIG
 OLDER_SETTINGS = "special_tokens_map.json"  # where older versions of transformers wrote the special tokens
 FILES = (TOKENIZER, SETTINGS, OLDER_SETTINGS)
 COLUMNS, PREFIXES = "columns", "prefixes"  # in the settings of our own tokenizers

@@ -22,11 +22,11 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from ..inference.onnx_search import DECODER, ENCODER
-from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG, TOKENIZER
+from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from .errors import InteropError
 from .onnx_graph import Graph
 
-COPIED = (TOKENIZER, "tokenizer_config.json", GENERATION_CONFIG)
+COPIED = (TOKENIZER, TOKENIZER_CONFIG, GENERATION_CONFIG)
 HIDDEN = -1e9  # added to scores of what must not be seen: its weight is then exactly 0
 QUANTIZATIONS = ("float32", "int8")
 

@@ -16,7 +16,7 @@ from ..inference.alignments import AttentionMap
 from ..inference.onnx_search import USUAL_NEW_TOKENS, Search
 from ..inference.translator import MAX_SOURCE_LENGTH
 from ..pages import rendered
-from ..run_directory import ALIGNMENT
+from ..run_directory import ALIGNMENT, CARD
 from .errors import InteropError
 from .page_engine import add_engine
 from .page_tokenizer import for_page
@@ -24,7 +24,7 @@ from .to_onnx import QUANTIZATIONS, write_graphs
 
 PAGE = "page"  # the folder with what all pages have in common
 COMMON = ("style.css", "main.mjs", "model.mjs", "picture.mjs", "search.mjs", "tokenizer.mjs")
-TEMPLATES = ("index.html", "README.md")
+TEMPLATES = ("index.html", CARD)
 SETTINGS, VOCABULARY = "settings.json", "vocabulary.json"
 SIZES = ("vocab_size", "decoder_layers", "num_heads", "d_kv", "d_v", "decoder_start_token_id")
 WIDTHS = (1, 2, 4, 8)

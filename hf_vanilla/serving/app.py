@@ -59,14 +59,14 @@ class Server:
 
     async def translate(self, request: Request) -> Response:
         deadline = self.clock() + self.limits.seconds
-        fields = fields_of(request.headers.get("content-type", ""), await self._body(request))
+        fields = fields_of(request.headers.get("content-type", ""), await self.body_of(request))
         asked = translation_request(fields, self.languages, self.limits)
         self.metrics.characters += sum(map(len, asked.texts))
         job = self.batcher.submit(asked.filled, asked.number, deadline)
-        return JSONResponse(translation_answer(asked, await self._result(job, request), self.languages))
+        return JSONResponse(translation_answer(asked, await self.result_of(job, request), self.languages))
 
     async def detect(self, request: Request) -> Response:
-        fields = fields_of(request.headers.get("content-type", ""), await self._body(request))
+        fields = fields_of(request.headers.get("content-type", ""), await self.body_of(request))
         if not isinstance(fields.get("q"), str):
             raise RequestError("Invalid request: missing q parameter")
         return JSONResponse(detection(self.languages))
@@ -87,7 +87,7 @@ class Server:
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self.html, headers={"Content-Security-Policy": self.policy})
 
-    async def _body(self, request: Request) -> bytes:
+    async def body_of(self, request: Request) -> bytes:
         """All of the body, of which no more is read than may be there, and for no longer than a request may take."""
         most = self.limits.max_body_bytes
         too_large = RequestError(f"Invalid request: the body has more than {most:,} bytes", 413)
@@ -102,7 +102,7 @@ class Server:
                     raise too_large
         return bytes(body)
 
-    async def _result(self, job: Job, request: Request) -> list[list[Hypothesis]]:
+    async def result_of(self, job: Job, request: Request) -> list[list[Hypothesis]]:
         """What the job has found, unless its time is over or the client is gone first."""
         done: asyncio.Future[list[list[Hypothesis]]] = asyncio.wrap_future(job.result)
         gone = asyncio.ensure_future(_disconnected(request))

@@ -334,7 +334,7 @@ def both(make_model: MakeModel, tmp_path: Path) -> tuple[Translator, Translator]
         {},
         {"num_beams": 1},
         {"num_return_sequences": 4, "max_new_tokens": 6},
-        {"target_prefixes": ["A few", "", "w", "C"], "num_beams": 4, "num_return_sequences": 2, "max_length": 8},
+        {"target_prefixes": ["A few,", "", ",", "C,"], "num_beams": 4, "num_return_sequences": 2, "max_length": 8},
         {"generation_config": GenerationConfig(num_beams=2, length_penalty=0.2, max_length=9, eos_token_id=2)},
     ],
     ids=lambda options: "-".join(options) or "its own",

@@ -71,6 +71,7 @@ def fail_at(folder: Path | str, call: int, how: int) -> None:
 def in_a_child(trainer: VanillaTrainer, run: Path, call: int, how: int) -> tuple[int, str]:
     """What a save ends with whose `call`-th call fails: the exit code and the message."""
     said = run.parent / "said"
+    said.write_text("")
     child = os.fork()
     if child == 0:
         try:
@@ -84,7 +85,6 @@ def in_a_child(trainer: VanillaTrainer, run: Path, call: int, how: int) -> tuple
             said.write_text(f"not explained: {error!r}")
             os._exit(2)
         os._exit(0)
-    said.write_text("")
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status), said.read_text()
 

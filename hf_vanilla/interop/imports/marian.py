@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig, MarianConfig, PreTrainedTokenizerFast
 
 from ...messages import say
+from ...run_directory import GENERATION_CONFIG, WEIGHTS
 from ..errors import InteropError
 from ..stock_classes import our_name, permuted, sines_first
 from .frame import IDS, Foreign
@@ -72,7 +73,7 @@ def _fields(config: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _weights(checkpoint: Path) -> dict[str, Tensor]:
-    file = one_of(checkpoint, ("model.safetensors", "pytorch_model.bin"))
+    file = one_of(checkpoint, (WEIGHTS, "pytorch_model.bin"))
     return safetensors_of(file) if file.suffix == ".safetensors" else checked(pickle_of(file), file)
 
 
@@ -119,7 +120,7 @@ def _say_what_targets_are(checkpoint: Path) -> None:
 
 def _generation(checkpoint: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The keys of its generation config, or of the configuration that had them before there was one."""
-    file = checkpoint / "generation_config.json"
+    file = checkpoint / GENERATION_CONFIG
     found = json_of(file) if file.is_file() else config
     known = GenerationConfig().to_dict().keys() - {"transformers_version", "custom_generate"}
     kept = {key: value for key, value in found.items() if key in known and value is not None}
