@@ -9,9 +9,7 @@ import click
 from .shared import warn
 
 
-def lessons_mode(
-    run: Path | None, source: str | None, target: str | None, *, lessons: Path, as_json: bool
-) -> None:
+def lessons_mode(run: Path | None, source: str | None, target: str | None, *, lessons: Path, as_json: bool) -> None:
     """A folder with a page, and with the figure and the numbers of each lesson."""
     from hf_vanilla.inspection.lessons import write_lessons
 

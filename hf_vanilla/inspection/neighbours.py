@@ -62,7 +62,10 @@ def isotropic(vectors: np.ndarray) -> tuple[np.ndarray, str]:
     """The vectors without their mean and their dominant directions, in float64; and what was done, in words."""
     vectors = vectors.astype(np.float64)
     if len(vectors) < MIN_TEXTS:
-        return vectors, f"none: {len(vectors)} texts are fewer than the {MIN_TEXTS} that it takes to know what is common"
+        return (
+            vectors,
+            f"none: {len(vectors)} texts are fewer than the {MIN_TEXTS} that it takes to know what is common",
+        )
     number = max(1, round(vectors.shape[1] / 100))
     centred = vectors - vectors.mean(0)
     directions = np.linalg.svd(centred, full_matrices=False)[2][:number]

@@ -111,7 +111,9 @@ class SensesReport:
                 f"{each['layer']:>10}  {each['trained']:7.2f}  {each['untrained']:9.2f}  "
                 f"{each['shuffled_mean']:15.2f} ({each['shuffled_most']:.2f})"
             )
-        lines.append("What the training has added is the difference of trained and untrained, not of trained and chance.")
+        lines.append(
+            "What the training has added is the difference of trained and untrained, not of trained and chance."
+        )
         return "\n".join(lines)
 
 
@@ -145,9 +147,7 @@ def senses_of(run: Path, word: str, *, data: Path | None = None, prefix: str = "
     )
 
 
-def occurrences_of(
-    translator: Translator, pairs: Pairs, settings: AlignmentSettings, word: str
-) -> list[Occurrence]:
+def occurrences_of(translator: Translator, pairs: Pairs, settings: AlignmentSettings, word: str) -> list[Occurrence]:
     """Where the word is, with what it is translated to. Those without a translation are left out."""
     wanted = bare(word)
     units: dict[int, list[int]] = {}

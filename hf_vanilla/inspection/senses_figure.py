@@ -15,7 +15,11 @@ def draw_senses(report: SensesReport, file: Path) -> Path:
     layers = list(range(len(report.trained)))
     figure, axis = pyplot.subplots(figsize=(5.5, 3.6), layout="constrained")
     axis.fill_between(
-        layers, report.shuffled.min(0), report.shuffled.max(0), color="#d3d7dc", label=f"labels shuffled {len(report.shuffled)} times"
+        layers,
+        report.shuffled.min(0),
+        report.shuffled.max(0),
+        color="#d3d7dc",
+        label=f"labels shuffled {len(report.shuffled)} times",
     )
     axis.plot(layers, report.untrained, marker="x", ls="--", color="#9a5b00", label="encoder never trained")
     axis.plot(layers, report.trained, marker="o", color="#1f5fa8", label="trained encoder")
