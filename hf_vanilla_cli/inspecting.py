@@ -97,15 +97,15 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
     type=click.Choice(["mean", "first", "last"]),
     default="mean",
     show_default=True,
-    help="For --vectors and --neighbours: the vector of a text is the mean of its tokens, special ones left out, or that "
-    "of the first or the last token (<eos>). --layer is that of the encoder, the last one if not given.",
+    help="For --vectors and --neighbours: the vector of a text is the mean of its tokens, special ones left out, or "
+    "that of the first or the last token (<eos>). --layer is that of the encoder, the last one if not given.",
 )
 @click.option(
     "--senses",
     metavar="WORD",
-    help="How well each layer of the encoder tells the translations of a word apart: the share of its occurrences whose "
-    "nearest one has the same translation. Beside it labels shuffled, and an encoder that was never trained: that has "
-    "0.60 to 0.77 already, so only what is above it comes from the training.",
+    help="How well each layer of the encoder tells the translations of a word apart: the share of its occurrences "
+    "whose nearest one has the same translation. Beside it labels shuffled, and an encoder that was never trained: "
+    "that has 0.60 to 0.77 already, so only what is above it comes from the training.",
 )
 @click.option(
     "--lessons",

@@ -56,8 +56,8 @@ def write_vectors(found: Any, file: Path) -> dict[str, Any]:
     facts = {"layer": found.layer + 1, "pool": found.pool, "texts": len(found.of_texts)}
     facts |= {"tokens": len(arrays["token_ids"]), "size": found.of_texts.shape[1]}
     warn(
-        f"{file}: vectors of {found.texts.name} and of their {facts['tokens']:,} tokens, from layer {facts['layer']} of "
-        f"the encoder ({found.pool})"
+        f"{file}: vectors of {found.texts.name} and of their {facts['tokens']:,} tokens, from layer {facts['layer']} "
+        f"of the encoder ({found.pool})"
     )
     return facts | {"vectors": str(file)}
 

@@ -2,8 +2,8 @@
 Which texts have similar vectors.
 
 States of a Transformer point into few directions: any two of them have a high cosine, and what is common to all says
-nothing about a text. So their mean and their dominant directions are taken out first, one for every 100 dimensions, as by
-Mu and Viswanath (2018), "All-but-the-Top".
+nothing about a text. So their mean and their dominant directions are taken out first, one for every 100 dimensions, as
+by Mu and Viswanath (2018), "All-but-the-Top".
 """
 
 from dataclasses import dataclass

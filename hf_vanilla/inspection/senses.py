@@ -2,8 +2,8 @@
 The senses of a word in the layers of the encoder, each occurrence labelled by its aligned translation.
 
 How well a layer tells them apart is the share of occurrences whose nearest other one has the same label. Two controls
-stand beside it, without which the number says nothing: labels shuffled among the occurrences, and an encoder of the same
-size that was never trained. The latter is far above chance, too, as it mixes the words around into each vector.
+stand beside it, without which the number says nothing: labels shuffled among the occurrences, and an encoder of the
+same size that was never trained. The latter is far above chance, too, as it mixes the words around into each vector.
 """
 
 import string

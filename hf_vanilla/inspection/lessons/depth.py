@@ -74,9 +74,9 @@ def depth_lesson() -> Lesson:
     return Lesson(
         "depth",
         "Where the gradient goes: norm after or before each sub-layer",
-        "We employ a residual connection around each of the two sub-layers, followed by layer normalization. That is, the "
-        "output of each sub-layer is LayerNorm(x + Sublayer(x)), where Sublayer(x) is the function implemented by the "
-        "sub-layer itself.",
+        "We employ a residual connection around each of the two sub-layers, followed by layer normalization. That "
+        "is, the output of each sub-layer is LayerNorm(x + Sublayer(x)), where Sublayer(x) is the function "
+        "implemented by the sub-layer itself.",
         "Vaswani et al. (2017), section 3.1",
         shows_of(ratios),
         f"The norm of the gradient of the second feed-forward matrix by decoder layer, for {LAYERS} layers before the "
@@ -96,15 +96,16 @@ def depth_lesson() -> Lesson:
 def shows_of(ratios: dict[str, float]) -> list[str]:
     ours_post, ours_pre, xavier_post, xavier_pre = ratios.values()
     return [
-        "The paper gives no reason for this place of the normalisation. Later ones normalise the input of each sub-layer "
-        "instead (pre-norm), because with post-norm gradients near the output are far larger than below before the first "
-        "step (Xiong et al. 2020). They show it for the first weights of Xavier, which the authors' own code draws, too.",
-        f"True there: before the first step of {LAYERS} layers the last one has {xavier_post:.0f} times the gradient of the "
-        f"first with post-norm, and {xavier_pre:.2f} times with pre-norm.",
-        "Not true of every post-norm model, which is the common belief: with our first weights, uniform within 1/√inputs, "
-        f"it is {ours_post:.1f} times, and {ours_pre:.1f} times with pre-norm. Smaller weights make each sub-layer add less "
-        "to what it normalises, so that little of the gradient is lost on its way down. So it is the first weights as "
-        "much as the place of the normalisation that decide.",
+        "The paper gives no reason for this place of the normalisation. Later ones normalise the input of each "
+        "sub-layer instead (pre-norm), because with post-norm gradients near the output are far larger than below "
+        "before the first step (Xiong et al. 2020). They show it for the first weights of Xavier, which the "
+        "authors' own code draws, too.",
+        f"True there: before the first step of {LAYERS} layers the last one has {xavier_post:.0f} times the gradient "
+        f"of the first with post-norm, and {xavier_pre:.2f} times with pre-norm.",
+        "Not true of every post-norm model, which is the common belief: with our first weights, uniform within "
+        f"1/√inputs, it is {ours_post:.1f} times, and {ours_pre:.1f} times with pre-norm. Smaller weights make each "
+        "sub-layer add less to what it normalises, so that little of the gradient is lost on its way down. So it is "
+        "the first weights as much as the place of the normalisation that decide.",
         "What this does not show: how well either one trains. These are gradients before the first step only, with the "
         "decoder's W₂ standing for all weights.",
     ]

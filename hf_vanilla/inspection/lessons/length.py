@@ -100,6 +100,7 @@ def length_lesson(steps: int = STEPS) -> Lesson:
                 style, colour = ("o-", BLUE) if kind == "sinusoidal" else ("s--", ORANGE)
                 values = [getattr(copied, field)[length] for length in TESTED]
                 axis.plot(TESTED, values, style, color=colour, ms=4, label=kind if seed == SEEDS[0] else None)
+            axis.set_xticks(range(SHORTEST, max(TESTED) + 1, 4))
             axis.set_xlabel("tokens")
             axis.set_ylabel(name)
             axis.set_ylim(-0.03, 1.03)
@@ -115,12 +116,12 @@ def length_lesson(steps: int = STEPS) -> Lesson:
     return Lesson(
         "length",
         "Neither kind of position goes beyond the lengths of the training",
-        "We chose the sinusoidal version because it may allow the model to extrapolate to sequence lengths longer than the "
-        "ones encountered during training.",
+        "We chose the sinusoidal version because it may allow the model to extrapolate to sequence lengths longer "
+        "than the ones encountered during training.",
         "Vaswani et al. (2017), section 3.5",
         shows_of(found),
-        f"The share of random sequences, and of their tokens, that models copy, by length, after a training on {SHORTEST} to "
-        f"{LONGEST} tokens: both kinds of positions fall off behind {LONGEST}.",
+        "The share of random sequences, and of their tokens, that models copy, by length, after a training on "
+        f"{SHORTEST} to {LONGEST} tokens: both kinds of positions fall off behind {LONGEST}.",
         tables,
         draw,
     )
@@ -131,14 +132,16 @@ def shows_of(found: dict[tuple[str, int], Copied]) -> list[str]:
         return " and ".join(f"{getattr(found[kind, seed], field)[length]:.2f}" for seed in SEEDS)
 
     return [
-        f"Not true here. Models of one layer learn to copy random sequences of {SHORTEST} to {LONGEST} tokens, {len(SEEDS)} "
-        f"of each kind. At {LONGEST} tokens sinusoidal positions copy {shares('sinusoidal', 12)} of the sequences, learned "
-        f"ones {shares('learned', 12)}; at 13 it is {shares('sinusoidal', 13)} and {shares('learned', 13)}, at 16 "
-        f"{shares('sinusoidal', 16)} and {shares('learned', 16)}.",
-        "The common belief that sinusoids extrapolate because they are defined at every position is wrong: the function goes "
-        "on, but what the model has learned to do with it does not. Learned positions behind the longest sequence of the "
-        f"training still have their first, random values. Of the tokens at 16, {shares('sinusoidal', 16, 'tokens')} are still "
-        f"right with sinusoids, {shares('learned', 16, 'tokens')} with learned positions: the beginnings.",
-        "What this does not show: that no Transformer can do it. Relative positions, other tasks and far more lengths in the "
-        "training change the picture; and the share at 13, one token more, depends on seed and learning rate.",
+        f"Not true here. Models of one layer learn to copy random sequences of {SHORTEST} to {LONGEST} tokens, "
+        f"{len(SEEDS)} of each kind. At {LONGEST} tokens sinusoidal positions copy {shares('sinusoidal', 12)} of the "
+        f"sequences, learned ones {shares('learned', 12)}; at 13 it is {shares('sinusoidal', 13)} and "
+        f"{shares('learned', 13)}, at 16 {shares('sinusoidal', 16)} and {shares('learned', 16)}.",
+        "The common belief that sinusoids extrapolate because they are defined at every position is wrong: the "
+        "function goes on, but what the model has learned to do with it does not. Learned positions behind the "
+        "longest sequence of the training still have their first, random values. Of the tokens at 16, "
+        f"{shares('sinusoidal', 16, 'tokens')} are still right with sinusoids, {shares('learned', 16, 'tokens')} "
+        "with learned positions: the beginnings.",
+        "What this does not show: that no Transformer can do it. Relative positions, other tasks and far more "
+        "lengths in the training change the picture; and the share at 13, one token more, depends on seed and "
+        "learning rate.",
     ]

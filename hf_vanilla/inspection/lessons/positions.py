@@ -72,7 +72,8 @@ def positions_lesson() -> Lesson:
             right.plot(waves[:, dimension], style, color=BLUE, lw=1.2, label=f"dimension {dimension}")
         right.set_xlabel("position")
         right.set_ylabel("PE")
-        right.legend(frameon=False, fontsize=8)
+        right.set_ylim(-1.1, 1.9)
+        right.legend(frameon=False, fontsize=7, loc="upper left")
 
     return Lesson(
         "positions",
@@ -81,18 +82,18 @@ def positions_lesson() -> Lesson:
         "positions, since for any fixed offset k, PE(pos+k) can be represented as a linear function of PE(pos).",
         "Vaswani et al. (2017), section 3.5",
         [
-            "True: one matrix R(k), which turns each pair of a sine and a cosine, takes every position k steps further. "
-            f"In float64 the largest error of R(k) PE(p) = PE(p + k) over {LONGEST} positions is "
+            "True: one matrix R(k), which turns each pair of a sine and a cosine, takes every position k steps "
+            f"further. In float64 the largest error of R(k) PE(p) = PE(p + k) over {LONGEST} positions is "
             f"{max(error for _, error in errors):.1e}; what our model computes in float32 is within {in_float32:.1e}.",
-            f"All positions have the length √(d/2), and their dot product depends on their distance alone. It is {by_distance[0]:.0f} at "
-            f"distance 0, {by_distance[5]:.1f} at 5, {by_distance[50]:.1f} at 50.",
-            "The common belief that it falls with the distance is wrong: it is "
-            f"{by_distance[100]:.1f} at distance 100, more than at 50, and it rises {len(higher)} times in the first "
-            f"{LONGEST} distances, the first time from {higher[0] - 1} to {higher[0]}. And it is even: it says how far, not on "
-            "which side. What a model makes of it is decided by the matrices of queries and keys.",
+            "All positions have the length √(d/2), and their dot product depends on their distance alone. It is "
+            f"{by_distance[0]:.0f} at distance 0, {by_distance[5]:.1f} at 5, {by_distance[50]:.1f} at 50.",
+            f"The common belief that it falls with the distance is wrong: it is {by_distance[100]:.1f} at distance "
+            f"100, more than at 50, and it rises {len(higher)} times in the first {LONGEST} distances, the first "
+            f"time from {higher[0] - 1} to {higher[0]}. And it is even: it says how far, not on which side. What a "
+            "model makes of it is decided by the matrices of queries and keys.",
         ],
-        "Left: the dot product of two positional encodings by their distance, which falls and rises in waves. Right: three "
-        "dimensions of the encoding, which are waves of different length.",
+        "Left: the dot product of two positional encodings by their distance, which falls and rises in waves. "
+        "Right: three dimensions of the encoding, which are waves of different length.",
         [
             Table(
                 "Similarity by distance",

@@ -77,23 +77,25 @@ def saturation_lesson() -> Lesson:
     return Lesson(
         "saturation",
         "Without the scaling softmax takes one key, and hardly learns",
-        "We suspect that for large values of d_k, the dot products grow large in magnitude, pushing the softmax function "
-        "into regions where it has extremely small gradients. To counteract this effect, we scale the dot products by "
-        "1/√d_k.",
+        "We suspect that for large values of d_k, the dot products grow large in magnitude, pushing the softmax "
+        "function into regions where it has extremely small gradients. To counteract this effect, we scale the dot "
+        "products by 1/√d_k.",
         "Vaswani et al. (2017), section 3.2.1",
         [
-            "True, of queries and keys whose components are independent, with mean 0 and variance 1: the variance of their "
-            f"dot product is d. With {KEYS} keys the largest weight is {plain[1].largest:.2f} on average at d = 1, "
-            f"{plain[64].largest:.2f} at 64 and {plain[4096].largest:.2f} at 4,096; scaled, it is about "
+            "True, of queries and keys whose components are independent, with mean 0 and variance 1: the variance "
+            f"of their dot product is d. With {KEYS} keys the largest weight is {plain[1].largest:.2f} on average at "
+            f"d = 1, {plain[64].largest:.2f} at 64 and {plain[4096].largest:.2f} at 4,096; scaled, it is about "
             f"{scaled[64].largest:.2f} from 64 on.",
             f"The slope of the softmax, the norm of its Jacobian, falls from {plain[4].slope:.2f} at d = 4 to "
-            f"{plain[4096].slope:.3f} at 4,096, and stays at {scaled[4096].slope:.2f} with the scaling. “Extremely small” "
-            f"is more than these numbers say at the size of the paper: at d = 64 it is still {plain[64].slope:.2f}.",
-            "What this does not show: a model need not have such queries and keys. With first weights as small as ours, or "
-            "with normalised queries and keys, dot products begin smaller; a trained model makes them as large as it wants.",
+            f"{plain[4096].slope:.3f} at 4,096, and stays at {scaled[4096].slope:.2f} with the scaling. “Extremely "
+            "small” is more than these numbers say at the size of the paper: at d = 64 it is still "
+            f"{plain[64].slope:.2f}.",
+            "What this does not show: a model need not have such queries and keys. With first weights as small as "
+            "ours, or with normalised queries and keys, dot products begin smaller; a trained model makes them as "
+            "large as it wants.",
         ],
-        "Left: the mean largest softmax weight of ten keys by the size of queries and keys: near 1 without scaling, constant "
-        "with it. Right: the norm of the Jacobian of the softmax, which falls without scaling.",
+        "Left: the mean largest softmax weight of ten keys by the size of queries and keys: near 1 without scaling, "
+        "constant with it. Right: the norm of the Jacobian of the softmax, which falls without scaling.",
         [Table("Softmax over ten keys", columns, rows)],
         draw,
     )
