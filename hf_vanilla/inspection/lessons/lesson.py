@@ -1,6 +1,6 @@
 """What each lesson hands over: a sentence of a paper, what was found, the numbers, and how to draw them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class Table:
 
     title: str
     columns: list[str]
-    rows: list[list[Number]]
+    rows: Sequence[Sequence[Number]]
 
 
 @dataclass(frozen=True)
