@@ -10,7 +10,7 @@ from .lesson import BLUE, ORANGE, Lesson, Table
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 KEYS = 10
-QUERIES = 1000
+QUERIES = 3000
 TOGETHER = 100  # so that the largest size needs little memory
 
 
