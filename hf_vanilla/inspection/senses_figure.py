@@ -13,7 +13,7 @@ def draw_senses(report: SensesReport, file: Path) -> Path:
     from matplotlib import pyplot
 
     layers = list(range(len(report.trained)))
-    figure, axis = pyplot.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(5.5, 4), layout="constrained")
     axis.fill_between(
         layers,
         report.shuffled.min(0),
@@ -30,7 +30,7 @@ def draw_senses(report: SensesReport, file: Path) -> Path:
     axis.set_ylabel("nearest occurrence\nhas the same translation")
     labels = ", ".join(report.labels)
     axis.set_title(f"{report.word}: {labels}".replace("$", r"\$"), fontsize=10)
-    axis.legend(fontsize=7, loc="lower right")
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=2, frameon=False)
     partial = file.with_name(f"{file.stem}.partial{file.suffix}")
     figure.savefig(partial, dpi=150)
     pyplot.close(figure)

@@ -222,7 +222,10 @@ def test_the_page_needs_nothing_else_and_allows_nothing_else(written: Path) -> N
 def test_a_figure_of_the_page_has_the_colour_of_its_text() -> None:
     svg = '<?xml?><svg height="2" viewBox="0 0 1 1" x="1"><style type="a">x</style><g id="a" style="stroke: #000000; fill: none"/></svg>'
     found = inline(svg, "n", "words")
-    assert found == '<svg viewBox="0 0 1 1" role="img" aria-label="words"><g id="n-a" stroke="currentColor" fill="none"/></svg>'
+    assert (
+        found
+        == '<svg viewBox="0 0 1 1" role="img" aria-label="words"><g id="n-a" stroke="currentColor" fill="none"/></svg>'
+    )
     assert attributes_of("a: b;") == ' a="b"'
 
 
@@ -258,7 +261,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("width", "scheme", "ink"), [(400, "dark", (230, 232, 234)), (1280, "light", (28, 31, 36))])
-def test_the_page_is_silent_and_fits(written: Path, browser: Any, width: int, scheme: str, ink: tuple[int, ...]) -> None:
+def test_the_page_is_silent_and_fits(
+    written: Path, browser: Any, width: int, scheme: str, ink: tuple[int, ...]
+) -> None:
     said: list[str] = []
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
     tab = context.new_page()

@@ -42,9 +42,7 @@ def whole_run(run: Path) -> Path:
     return run
 
 
-def test_the_notebook_runs_from_top_to_bottom(
-    whole_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_notebook_runs_from_top_to_bottom(whole_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes with the extra plots")
     monkeypatch.setenv("RUN", str(whole_run))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

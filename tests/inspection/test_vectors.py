@@ -152,7 +152,14 @@ def test_the_command_writes_what_the_library_finds(run: Path, data: Path, tmp_pa
     done = command(run, "--vectors", "--layer", 1, "--pool", "last", "--data", data, "--output", file, "--json")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
-    assert facts == {"layer": 1, "pool": "last", "texts": 5, "tokens": sum(map(len, LINES)) + 5, "size": 16, "vectors": str(file)}
+    assert facts == {
+        "layer": 1,
+        "pool": "last",
+        "texts": 5,
+        "tokens": sum(map(len, LINES)) + 5,
+        "size": 16,
+        "vectors": str(file),
+    }
     expected = vectors_for(run, layer=0, pool="last", data=data)
     with np.load(file) as arrays:  # nothing in it is pickled
         assert arrays["sentence_vectors"].tolist() == expected.of_texts.tolist()
