@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_the_lesson_on_positions_says_what_the_numbers_are() -> None:
     lesson = positions.positions_lesson()
     assert "is not always more alike" in lesson.title
     values = [positions.similarity(distance, 64) for distance in range(200)]
-    rising = sum(b > a for a, b in zip(values, values[1:], strict=False))
+    rising = sum(b > a for a, b in pairwise(values))
     assert f"it rises {rising} times in the first 200 distances, the first time from 5 to 6" in lesson.shows[2]
     assert max(row[1] for row in lesson.tables[1].rows) < 1e-12
 
@@ -220,7 +221,8 @@ def test_the_page_needs_nothing_else_and_allows_nothing_else(written: Path) -> N
 
 
 def test_a_figure_of_the_page_has_the_colour_of_its_text() -> None:
-    svg = '<?xml?><svg height="2" viewBox="0 0 1 1" x="1"><style type="a">x</style><g id="a" style="stroke: #000000; fill: none"/></svg>'
+    style, shape = '<style type="a">x</style>', '<g id="a" style="stroke: #000000; fill: none"/>'
+    svg = f'<?xml?><svg height="2" viewBox="0 0 1 1" x="1">{style}{shape}</svg>'
     found = inline(svg, "n", "words")
     assert (
         found

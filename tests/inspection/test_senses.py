@@ -39,8 +39,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def knowing(tokenizer: PreTrainedTokenizerFast) -> Model:
     """
-    The encoder's layer reads the word before into each word, so that it knows the sense of "bank", and its embeddings do
-    not. Its decoder looks at the same position of the source.
+    The encoder's layer reads the word before into each word, so that it knows the sense of "bank", and its embeddings
+    do not. Its decoder looks at the same position of the source.
     """
     size = len(tokenizer)
     config = VanillaConfig(
@@ -84,7 +84,7 @@ def knowing(tokenizer: PreTrainedTokenizerFast) -> Model:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """ "bank" behind "geld" or "ufer" gives "bankgeld" or "bankufer", in places and words that do not tell them apart."""
+    """Behind "geld" "bank" gives "bankgeld", behind "ufer" "UFERbank"; places and other words do not tell them apart."""
     file = tmp_path / "pairs.tsv"
     random = np.random.default_rng(4)
     lines = []
@@ -148,7 +148,7 @@ def test_as_many_of_each_label_are_compared() -> None:
 
 
 def test_separation_by_hand() -> None:
-    """The nearest of 0 is 1, with its label; of 1 it is 0; of 2 it is 1, with another; 3 has 0 and 1 of its sentence."""
+    """The nearest of 0 is 1, with its label; of 1 it is 0; of 2 it is 1, with another; of 3 it is 2, with its label."""
     vectors = np.array([[1.0, 0.0], [1.0, 0.1], [1.0, 0.5], [0.0, 1.0]])
     labels = np.array([0, 0, 1, 1])
     assert separation(vectors, labels, np.arange(4)) == pytest.approx(3 / 4)

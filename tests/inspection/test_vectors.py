@@ -1,4 +1,4 @@
-"""Vectors are those of the encoder, whatever is in the batch; neighbours are those of vectors without what all share."""
+"""Vectors are those of the encoder, whatever is in the batch; neighbours are found without what all vectors share."""
 
 import json
 from collections.abc import Callable
