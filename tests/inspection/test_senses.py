@@ -84,7 +84,7 @@ def knowing(tokenizer: PreTrainedTokenizerFast) -> Model:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Behind "geld" "bank" gives "bankgeld", behind "ufer" "UFERbank"; places and other words do not tell them apart."""
+    """Behind "geld" "bank" gives "bankgeld", behind "ufer" "UFERbank"; other words and places tell nothing."""
     file = tmp_path / "pairs.tsv"
     random = np.random.default_rng(4)
     lines = []
