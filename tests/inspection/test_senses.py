@@ -13,7 +13,7 @@ from hf_vanilla import VanillaConfig
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.tokenizer import train_tokenizer
-from hf_vanilla.inference.alignments import AlignmentSettings, AttentionMap
+from hf_vanilla.inference.alignments import Aligner, Alignment, AlignmentSettings, AttentionMap
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inspection.pairs import pairs_in
 from hf_vanilla.inspection.senses import (
@@ -23,8 +23,10 @@ from hf_vanilla.inspection.senses import (
     occurrences_of,
     senses_of,
     separation,
+    vectors_of_occurrences,
     with_first_weights,
 )
+from hf_vanilla.inspection.vectors import states_of
 from hf_vanilla_cli import main
 
 WIDTH = 32
@@ -129,6 +131,23 @@ def test_occurrences_have_the_label_of_their_alignment(tokenizer: PreTrainedToke
         assert each.label == {"geld": "bank", "ufer": "ufer"}[words[each.unit - 1]]
 
 
+def test_labels_follow_the_links_and_vectors_the_tokens(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With links that cross: the first word of the source gives the last of the target."""
+    file = tmp_path / "one.tsv"
+    file.write_text("a bank b c\tgeld d e ufer\n", encoding="utf-8")
+    translator = Translator(knowing(tokenizer), tokenizer)
+    pairs = pairs_in(file, translator)
+    crossed = Alignment(np.zeros((4, 4)), np.zeros(4), tuple((3 - target, target) for target in range(4)))
+    monkeypatch.setattr(Aligner, "align", lambda *texts, **ids: [crossed])
+    assert occurrences_of(translator, pairs, SETTINGS, "a") == [Occurrence(0, 0, "ufer")]
+    assert occurrences_of(translator, pairs, SETTINGS, "c") == [Occurrence(0, 3, "geld")]
+    ((_, states),) = states_of(translator.model, pairs.source_ids)
+    found = vectors_of_occurrences(translator.model, translator, pairs, SETTINGS, [Occurrence(0, 1, "e")])
+    assert found[:, 0] == pytest.approx(states[:, 1], abs=1e-6)
+
+
 def test_labels_are_the_beginning_of_a_word_or_all_its_characters() -> None:
     characters = AlignmentSettings(AttentionMap(0), "word", "character")
     assert label_of("Das „Spielfeld“, ja", [1, 2], SETTINGS) == "spie"
@@ -160,8 +179,10 @@ def test_separation_by_hand() -> None:
 def test_first_weights_are_new_and_the_same_each_time(tokenizer: PreTrainedTokenizerFast) -> None:
     model = knowing(tokenizer).double()
     state = torch.get_rng_state()
-    one, two = with_first_weights(model), with_first_weights(model)
+    one = with_first_weights(model)
     assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(3)
+    two = with_first_weights(model)
     for (name, first), second in zip(one.named_parameters(), two.parameters(), strict=True):
         assert torch.equal(first, second)
         assert first.dtype == torch.float64

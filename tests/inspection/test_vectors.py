@@ -85,6 +85,10 @@ def test_pools_are_the_mean_of_the_text_its_first_token_and_the_last(run: Path, 
         assert found["last"].of_texts[place].tolist() == tokens[-1].tolist()
     last = vectors_for(run, data=data)
     assert last.layer == 1
+    translator = Translator.from_pretrained(run, dtype=torch.float64)
+    for place, states in states_of(translator.model, translator.encode_batch(LINES)):
+        assert found["mean"].of_tokens[place] == pytest.approx(states[1], abs=1e-6)
+        assert last.of_tokens[place] == pytest.approx(states[2], abs=1e-6)
     assert np.abs(last.of_texts - found["mean"].of_texts).max() > 0.1
 
 
@@ -134,6 +138,7 @@ def test_few_texts_are_compared_as_they_are() -> None:
     assert left.tolist() == vectors.tolist()
     assert words.startswith("none: 19 texts are fewer than the 20")
     assert neighbours_of(vectors[:2]).places.tolist() == [[1], [0]]
+    assert neighbours_of(np.array([[1.0, 0], [-1, 0]])).places.tolist() == [[1], [0]]  # no text is its own neighbour
     with pytest.raises(ValueError, match="one text has no neighbours"):
         neighbours_of(vectors[:1])
 
