@@ -7,6 +7,7 @@ as the page always finds these.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -83,7 +83,8 @@ def sources_of(run: Path, sentences: int) -> Sources:
 def searches_of(run: Path, folder: Path, engine_of_page: Path | None) -> dict[str, tuple[int, Search]]:
     """For each engine the bytes of its files and how it searches; ours in float32 is the first."""
     size = sum(file.stat().st_size for pattern in NEEDED for file in run.glob(pattern))
-    found: dict[str, tuple[int, Search]] = {"hf_vanilla, float32": (size, partial(search_here, run, dtype=torch.float32))}
+    found: dict[str, tuple[int, Search]] = {}
+    found["hf_vanilla, float32"] = (size, partial(search_here, run, dtype=torch.float32))
     if bfloat16_is_fast(use_cpu=True):
         found["hf_vanilla, bfloat16"] = (size, partial(search_here, run, dtype=torch.bfloat16))
     else:
@@ -157,8 +158,8 @@ def search_in_node(page: Path, sources: Sources) -> Found:
     command = [node, str(RUNNER), str(page), str(WARM_UP)]
     done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if "Error" in line), "without a reason")
-        raise InteropError(f"node could not translate with the page ({said:.300})")
+        said = re.search(r"^\w*Error: .{1,200}", done.stderr, re.MULTILINE)
+        raise InteropError(f"node could not translate with the page ({said[0] if said else 'without a reason'})")
     answer = json.loads(done.stdout)
     return answer["seconds"], [each[0] for each in answer["lists"]], answer["lists"]
 
