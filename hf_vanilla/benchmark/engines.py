@@ -119,11 +119,12 @@ def _try(search: Search, sources: Sources) -> Figures:
 
 def measure(search: Search, sources: Sources, megabytes: float, ours: Path) -> Figures:
     """The first contender leaves what it finds in the file `ours`, and the others compare what they find with it."""
-    seconds, *found = search(sources)
+    seconds, best, lists = search(sources)
     if not ours.exists():
-        ours.write_text(json.dumps(found), encoding="utf-8")
-    best, lists = map(share_of_equal, json.loads(ours.read_text(encoding="utf-8")), found)
-    return {SECONDS: seconds, SPEED: len(found[0]) / seconds, BEST: best, LISTS: lists, SIZE: megabytes}
+        ours.write_text(json.dumps([best, lists]), encoding="utf-8")
+    wanted = json.loads(ours.read_text(encoding="utf-8"))
+    equal = {BEST: share_of_equal(wanted[0], best), LISTS: share_of_equal(wanted[1], lists)}
+    return {SECONDS: seconds, SPEED: len(best) / seconds, **equal, SIZE: megabytes}
 
 
 def share_of_equal(wanted: Sequence[object], found: Sequence[object]) -> float:
