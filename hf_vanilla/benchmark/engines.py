@@ -65,7 +65,7 @@ def compare_engines(run: Path, sentences: int, rounds: int, engine_of_page: Path
         contenders = {
             name: partial(measure, search, sources, size / 1e6, folder / "ours.json")
             for name, (size, search) in searches_of(run, folder, engine_of_page).items()
-            if works(name, search, sources)
+            if name not in EXPORTS or works(name, search, sources)
         }
         number = sum(len(texts) for _, texts in sources)
         return measured_rows(f"{number:,} sentences, one thread", contenders, rounds)
@@ -103,7 +103,7 @@ def searches_of(run: Path, folder: Path, engine_of_page: Path | None) -> dict[st
 
 
 def works(name: str, search: Search, sources: Sources) -> bool:
-    """Whether an engine is there, and does what the run's generation config asks for."""
+    """Whether the engine of an export is there, and does what the run's generation config asks for."""
     prefix, texts = sources[0]
     try:
         in_a_fresh_process(partial(_try, search, [(prefix, texts[:1])]))
@@ -157,7 +157,7 @@ def search_in_node(page: Path, sources: Sources) -> Found:
         raise InteropError("node is not installed: put it on PATH")
     lines = [json.dumps({"parts": text, "prefix": prefix}) for prefix, texts in sources for text in texts]
     command = [node, str(RUNNER), str(page), str(WARM_UP)]
-    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, encoding="utf-8", check=False)  # noqa: S603
     if done.returncode:
         said = re.search(r"^\w*Error: .{1,200}", done.stderr, re.MULTILINE)
         raise InteropError(f"node could not translate with the page ({said[0] if said else 'without a reason'})")

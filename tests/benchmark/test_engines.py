@@ -132,7 +132,8 @@ def test_what_is_missing_is_left_out_by_name(
     assert list(by_name(rows)) == OURS[:1]
     said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     missing = {line.split(": ")[1]: line for line in said}
-    assert sorted(missing) == sorted([*OURS[1:], *engines.EXPORTS])
+    kinds = [f"{name}, {kind}" for name in ("CTranslate2", "onnxruntime") for kind in ("float32", "int8")]
+    assert sorted(missing) == sorted([*OURS[1:], *kinds, "node, int8"])
     for name, line in missing.items():
         needed = name.split(", ")[0].lower() if name not in OURS else "processor"
         assert (PACKAGE if needed == "node" else needed) in line.split(": ", 2)[2]
@@ -185,6 +186,24 @@ def test_a_search_has_the_beams_and_limits_of_the_run_and_one_thread(run: Path) 
     wanted += [translator.hypotheses("SAD", prefix="X ", num_return_sequences=3)]
     assert lists == [[each.text for each in row] for row in wanted]
     assert best == [row[0].text for row in wanted]
+
+
+def test_only_the_best_translations_count_for_the_time(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on in each call: of two prefixes, and one more to warm up."""
+    now = [0.0]
+
+    def slower(seconds: float, usual: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            now[0] += seconds
+            return usual(*arguments, **options)
+
+        return call
+
+    for seconds, name in ((2, "translate"), (5, "hypotheses")):
+        monkeypatch.setattr(Translator, name, slower(seconds, getattr(Translator, name)))
+    monkeypatch.setattr(engines.time, "perf_counter", lambda: now[0])
+    seconds, best, _ = engines.search_here(run, [("", [("BADGE",), ("LYX.",)]), ("X ", [("SAD",)])])
+    assert (seconds, len(best)) == (4, 3)
 
 
 def test_sources_are_grouped_by_prefix_and_empty_ones_left_out(run: Path) -> None:
