@@ -59,6 +59,29 @@ def benchmark_generation(run: Path, sentences: int, rounds: int, as_json: bool) 
         show_rows(compare_generation(run, sentences, rounds), as_json)
 
 
+@benchmark.command("engines")
+@run_argument
+@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="How many of the test set.")
+@click.option(
+    "--engine",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of the npm package onnxruntime-web, for the page in node; if not given, npm downloads it.",
+)
+@rounds_option
+@json_option
+def benchmark_engines(run: Path, sentences: int, engine: Path | None, rounds: int, as_json: bool) -> None:
+    """
+    Translate the test set of RUN with all engines: ours, CTranslate2, onnxruntime, and the page in node.
+
+    All have one thread, and the beams and limits of RUN. What is not installed is said, and left out.
+    """
+    with working():
+        from hf_vanilla.benchmark.engines import compare_engines, table
+
+        rows = compare_engines(run, sentences, rounds, engine)
+        click.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+
+
 @benchmark.command("lines")
 @run_argument
 @click.option("--lines", type=click.IntRange(1), default=100_000, show_default=True, help="The test set, repeated.")

@@ -1,22 +1,20 @@
 """
 The page in Chromium: types, translates, shows text and picture, and loads nothing from elsewhere.
 
-In place of onnxruntime-web, whose 14 MB are not in this repository, stands a module with the same interface that has
-the onnxruntime of Python compute. `trial_page.py` uses the real one.
+`computing.py` stands in place of onnxruntime-web. `trial_page.py` uses the real one.
 """
 
-import json
 import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from computing import ENGINE, Handler
 from test_onnx import MakeModel, decisive
 
 from hf_vanilla import Translator
@@ -26,23 +24,6 @@ from hf_vanilla.interop.to_page import write_page
 CHROMIUM = ("chromium-headless-shell", "chromium", "google-chrome")
 MOST_SECONDS = 120
 TEXT = "ab cd שלום"
-ENGINE = """
-export const env = { wasm: {} };
-export class Tensor {
-  constructor(type, data, dims) { Object.assign(this, { type, data, dims }); }
-}
-export class InferenceSession {
-  static async create(bytes) { return Object.assign(new InferenceSession(), { size: bytes.length }); }
-  async run(feeds, wanted) {
-    const plain = ([name, { type, data, dims }]) => [name, type, Array.from(data, Number), dims];
-    const inputs = Object.entries(feeds).map(plain);
-    const body = JSON.stringify({ size: this.size, inputs, wanted });
-    const found = Object.entries(await (await fetch('compute', { method: 'POST', body })).json());
-    const tensors = found.map(([name, [data, dims]]) => [name, new Tensor('float32', Float32Array.from(data), dims)]);
-    return Object.fromEntries(tensors);
-  }
-}
-"""
 
 
 def chromium_of() -> str:
@@ -58,27 +39,6 @@ def expect(locator: Any, **wanted: Any) -> None:
 
     for name, value in wanted.items():
         getattr(expected(locator), name)(value, timeout=MOST_SECONDS * 1000)
-
-
-class Handler(SimpleHTTPRequestHandler):
-    """The files of a folder, and what the engine of this test asks for."""
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        import onnxruntime
-
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        file = next(path for path in Path(self.directory).glob("*.onnx") if path.stat().st_size == asked["size"])
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        inputs = {name: np.array(values, kind).reshape(dims) for name, kind, values, dims in asked["inputs"]}
-        found = zip(asked["wanted"], session.run(asked["wanted"], inputs), strict=True)
-        answer = json.dumps({name: [values.flatten().tolist(), values.shape] for name, values in found}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
 
 
 @pytest.fixture(scope="module")
