@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from ..inference.translator import Hypothesis
 
 MAX_LINES = 64  # of a batch: who comes next waits for no more than these
-SECONDS_TO_COME_BACK = 0.05  # from their answers to their next requests: then others are translated without them
+SECONDS_TO_COME_BACK = 0.002  # for each client: so long their answers and next requests take, with some to spare
 
 Found = list[Hypothesis] | Exception
 """The best translations of a line, or why it has none."""
@@ -61,7 +61,7 @@ class Batcher:
 
     Args:
         clock: In seconds, as the deadlines of jobs.
-        patience: Seconds after the last batch for which the next one waits for its clients to come back.
+        patience: Seconds for each client that may come back, for which the next batch waits at most.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Batcher:
                 self.expected = len(self.jobs) + sum(not job.is_over for job in whole)
                 for job in whole:
                     self._finish(job)
-                self.back_by = time.monotonic() + self.patience
+                self.back_by = time.monotonic() + self.patience * self.expected
             del batch, found, job, of_line, whole  # nothing is kept while the thread waits
 
     def _found(self, lines: list[str], number: int) -> list[Found]:
