@@ -1,5 +1,6 @@
 """A model over HTTP."""
 
+import gc
 from pathlib import Path
 
 import click
@@ -92,6 +93,8 @@ def serve(
             limits = Limits(max_characters=max_characters, max_waiting=max_waiting, seconds=seconds)
             languages = languages_of(run, source_language, target_language)
             app = make_app(Server(engine, languages, limits))
+            gc.collect()
+            gc.freeze()  # libraries and model stay: to look through them again holds up all requests for 0.2 s
             if host not in LOOPBACK:
                 warn(f"Everybody who reaches {host} can use this server: there are neither keys nor encryption.")
             run_until_stopped(app, opened, limits, lambda: warn(f"{run}: {address_of(opened)} (Ctrl-C stops it)"))

@@ -10,6 +10,7 @@ from threading import Condition, Thread
 from ..inference.translator import Hypothesis
 
 MAX_LINES = 64  # of a batch: who comes next waits for no more than these
+SECONDS_TO_COME_BACK = 0.002  # for each client: so long their answers and next requests take, with some to spare
 
 Found = list[Hypothesis] | Exception
 """The best translations of a line, or why it has none."""
@@ -51,14 +52,31 @@ class Batcher:
     """
     Translates jobs in one thread of its own, several at a time.
 
+    Clients that have their answers often ask again at once. A batch therefore waits a moment for them: otherwise they
+    miss it, and come to take turns with those that waited meanwhile, in two batches of half the size, which cost more.
+    Who is alone does not wait.
+
     A job that nobody waits for any more is not translated: who waits says so with `give_up`, and a job whose time is
     over is dropped by the thread itself when its turn comes, whether or not anybody has said so by then.
+
+    Args:
+        clock: In seconds, as the deadlines of jobs.
+        patience: Seconds for each client that may come back, for which the next batch waits at most.
     """
 
-    def __init__(self, translate: Translate, max_waiting: int, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        translate: Translate,
+        max_waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = SECONDS_TO_COME_BACK,
+    ):
         self.translate = translate
         self.max_waiting = max_waiting
         self.clock = clock
+        self.patience = patience
+        self.expected = 0  # jobs, when all clients are back
+        self.back_by = 0.0
         self.batches = 0
         self.lines = 0
         self.dropped = 0
@@ -107,10 +125,12 @@ class Batcher:
             with self.changed:
                 for (job, _), of_line in zip(batch, found, strict=True):
                     job.found.append(of_line)
-                for job in dict.fromkeys(job for job, _ in batch):
-                    if len(job.found) == len(job.lines):
-                        self._finish(job)
-            del batch, found, job, of_line  # nothing is kept while the thread waits
+                whole = [job for job in dict.fromkeys(job for job, _ in batch) if len(job.found) == len(job.lines)]
+                self.expected = len(self.jobs) + sum(not job.is_over for job in whole)
+                for job in whole:
+                    self._finish(job)
+                self.back_by = time.monotonic() + self.patience * self.expected
+            del batch, found, job, of_line, whole  # nothing is kept while the thread waits
 
     def _found(self, lines: list[str], number: int) -> list[Found]:
         """If they fail together, each is tried alone, so that the others of the batch have their translations."""
@@ -127,9 +147,17 @@ class Batcher:
             while True:
                 for job in [job for job in self.jobs if job.deadline <= self.clock()]:
                     self._drop(job, TimeoutError())
-                if self.jobs or self.is_closing:
+                seconds = self._seconds_to_wait()
+                if self.is_closing or seconds == 0:
                     return self._taken()
-                self.changed.wait()
+                self.changed.wait(seconds)
+
+    def _seconds_to_wait(self) -> float | None:
+        """For more jobs. None is for as long as it takes, if there are none."""
+        if not self.jobs:
+            return None
+        is_full = sum(len(job.lines) - job.taken for job in self.jobs) >= MAX_LINES
+        return 0 if is_full or len(self.jobs) >= self.expected else max(0, self.back_by - time.monotonic())
 
     def _taken(self) -> list[tuple[Job, int]]:
         """Lines of the jobs that have waited longest and want as many translations as the first of them."""

@@ -29,7 +29,7 @@ class Engine:
 
     def __call__(self, lines: Sequence[str], number: int) -> list[Found]:
         lines = [well_formed(line) for line in lines]
-        found: list[Found] = [self._refusal(line) or [] for line in lines]
+        found: list[Found] = [refusal or [] for refusal in self._refusals(lines)]
         short = [place for place, refusal in enumerate(found) if not refusal]
         several = {"num_return_sequences": number} if number > 1 else {}
         options = self.options | several
@@ -40,12 +40,13 @@ class Engine:
             found[place] = [replace(one, text=as_line(one.text)) for one in hypotheses]
         return found
 
-    def _refusal(self, line: str) -> TextTooLongError | None:
+    def _refusals(self, lines: Sequence[str]) -> list[TextTooLongError | None]:
         """A translation of the beginning alone would look like one of all."""
         limit = self.translator.max_source_length
-        (ids,) = self.translator.encoder.sources([self.translator.columns_of(line, 1)], self.prefix)
-        if len(ids) <= limit:
-            return None
-        return TextTooLongError(
-            f"a line has {len(ids):,} tokens, more than the limit of {limit:,}: shorten or split it"
-        )
+        encoded = self.translator.encoder.sources([self.translator.columns_of(line, 1) for line in lines], self.prefix)
+        return [
+            TextTooLongError(f"a line has {len(ids):,} tokens, more than the limit of {limit:,}: shorten or split it")
+            if len(ids) > limit
+            else None
+            for ids in encoded
+        ]

@@ -38,6 +38,53 @@ def test_what_arrives_meanwhile_is_translated_together_and_everybody_gets_their_
     assert held.begun.empty()
 
 
+def test_a_batch_waits_for_the_clients_of_the_last_one(held: Held) -> None:
+    """Or those that come back and those that waited would take turns, in two batches of half the size."""
+    batcher = Batcher(held, 100, Clock(), patience=PATIENCE)
+    first = batcher.submit(["first"], 1, FOREVER)
+    assert held.begun.get(timeout=PATIENCE)[0] == ["first"]
+    waits = batcher.submit(["waits"], 1, FOREVER)
+    held.may_go_on.set()
+    assert texts(first) == [["tsrif"]]
+    again = batcher.submit(["again"], 1, FOREVER)
+    assert (texts(waits), texts(again)) == ([["stiaw"]], [["niaga"]])
+    assert held.begun.get(timeout=PATIENCE)[0] == ["waits", "again"]
+    assert batcher.submit(["one"], 1, FOREVER) is not None  # now of two
+    assert held.begun.empty()
+    assert texts(batcher.submit(["two"], 1, FOREVER)) == [["owt"]]
+    assert held.begun.get(timeout=PATIENCE)[0] == ["one", "two"]
+    batcher.close()
+
+
+def test_clients_that_do_not_come_back_are_not_waited_for_longer(held: Held) -> None:
+    batcher = Batcher(held, 100, Clock(), patience=0.001)
+    batcher.submit(["first"], 1, FOREVER)
+    assert held.begun.get(timeout=PATIENCE)[0] == ["first"]
+    waits = batcher.submit(["waits"], 1, FOREVER)
+    held.may_go_on.set()
+    assert texts(waits) == [["stiaw"]]
+    assert held.begun.get(timeout=PATIENCE)[0] == ["waits"]
+    batcher.close()
+
+
+@pytest.mark.parametrize("what", ["alone", "given up", "closing", "full"])
+def test_a_batch_does_not_wait_where_there_is_no_use_in_it(held: Held, what: str) -> None:
+    batcher = Batcher(held, 100, Clock(), patience=100 * PATIENCE)
+    first = batcher.submit(["first"], 1, FOREVER)
+    assert held.begun.get(timeout=PATIENCE)[0] == ["first"]
+    others = [] if what == "alone" else [batcher.submit(["waits"] * (MAX_LINES if what == "full" else 1), 1, FOREVER)]
+    if what == "given up":
+        batcher.give_up(first)
+    held.may_go_on.set()
+    if what == "closing":
+        batcher.close()
+    if what == "alone":
+        assert texts(first) == [["tsrif"]]
+    others += [] if others else [batcher.submit(["again"], 1, FOREVER)]
+    assert texts(others[0])[0] == [others[0].lines[0][::-1]]
+    batcher.close()
+
+
 def test_jobs_that_want_other_numbers_of_translations_are_not_mixed(held: Held) -> None:
     batcher, _ = occupied(held)
     jobs = [batcher.submit([f"{place}"], number, FOREVER) for place, number in enumerate([2, 1, 2, 1])]
