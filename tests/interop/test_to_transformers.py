@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, GenerationConfig
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.interop.errors import InteropError
@@ -78,6 +78,62 @@ def test_what_no_class_computes_is_refused_by_name(
     make_run: MakeRun, tmp_path: Path, what: str, changes: dict[str, object]
 ) -> None:
     run, _ = make_run(**changes)
+    (tmp_path / "exported").mkdir()
+    with pytest.raises(InteropError, match=what):
+        export(run, tmp_path / "exported")
+    assert not list((tmp_path / "exported").iterdir())
+
+
+GNMT = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
+EXACT: list[dict[str, object]] = [
+    {"num_beams": 1, **GNMT},
+    {"num_beams": 3, "length_penalty": 0.0, "length_penalty_type": "gnmt"},
+    {"num_beams": 3, "length_penalty": 0.7, "max_length": 6, "max_length_beyond_source": 5},
+]
+
+
+def test_a_search_of_ours_that_another_config_finds_is_exported_with_that(
+    make_run: MakeRun,
+    run_without_us: Callable[[str], None],
+    ids: tuple[torch.Tensor, torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    source, target = ids
+    save_file({"source": source, "target": target}, tmp_path / "given.safetensors")
+    models = []
+    for number, search in enumerate(EXACT):
+        run, model = make_run(f"run{number}")
+        model.generation_config.update(**search)
+        model.generation_config.save_pretrained(run)
+        (tmp_path / f"exported{number}").mkdir()
+        export(run, tmp_path / f"exported{number}")
+        assert not {"length_penalty_type", "max_length_beyond_source"} & vars(
+            GenerationConfig.from_pretrained(tmp_path / f"exported{number}")
+        ).keys()
+        models.append(model)
+    run_without_us(LOADED)
+    for number, model in enumerate(models):
+        found = load_file(tmp_path / f"answer_of_exported{number}")["found"]
+        assert found.tolist() == model.generate(source, attention_mask=(source != 1).long()).tolist()
+
+
+@pytest.mark.parametrize(
+    ("what", "search"),
+    [
+        ("length_penalty_type 'gnmt'", {"num_beams": 3, **GNMT}),
+        ("length_penalty_type 'gnmt'", {"num_beams": 3, "length_penalty_type": "gnmt"}),
+        ("max_length_beyond_source 4", {"max_length": 6, "max_length_beyond_source": 4}),
+        ("max_length_beyond_source 0", {"max_length": None, "max_length_beyond_source": 0}),
+        ("max_length_beyond_source 9", {"max_new_tokens": 5, "max_length_beyond_source": 9}),
+        ("'gnmt' .* and max_length_beyond_source 4", {"num_beams": 3, **GNMT, "max_length_beyond_source": 4}),
+    ],
+)
+def test_a_search_that_transformers_does_not_know_is_refused_by_name(
+    make_run: MakeRun, tmp_path: Path, what: str, search: dict[str, object]
+) -> None:
+    run, model = make_run()
+    model.generation_config.update(**search)
+    model.generation_config.save_pretrained(run)
     (tmp_path / "exported").mkdir()
     with pytest.raises(InteropError, match=what):
         export(run, tmp_path / "exported")
