@@ -50,6 +50,6 @@ def _generation(config: GenerationConfig) -> GenerationConfig:
             f"else: if that will do, copy the directory and take this out of the {GENERATION_CONFIG} there"
         )
     left_out = {*OUR_KEYS, ALIGNMENT, "transformers_version"}
-    if penalty and not has_beams:
-        left_out.add("length_penalty")  # an exponent of the other penalty
+    if not has_beams:
+        left_out.add("length_penalty")  # it has no effect, and such a config is refused when it is saved
     return GenerationConfig(**{key: value for key, value in found.items() if key not in left_out})

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from inference.conftest import make_translator, run
+from safetensors.torch import load_file, save_file
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.data.tokenizer import train_tokenizer
@@ -58,3 +59,25 @@ def ids() -> tuple[torch.Tensor, torch.Tensor]:
     source[1, 5:] = 1
     target[:, 0] = 0
     return source, target
+
+
+@pytest.fixture
+def answers_without_us(
+    run_without_us: Callable[[str], None], ids: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> Callable[..., list[dict[str, torch.Tensor]]]:
+    """
+    `answers_without_us(export, runs, code)`: exports run n to the folder `exportedN`; the code, which cannot import this
+    package, reads the ids in `given.safetensors`, and its answers for each folder in `answer_of_exportedN` are returned.
+    """
+
+    def answers(
+        export: Callable[[Path, Path], None], runs: Sequence[Path], code: str
+    ) -> list[dict[str, torch.Tensor]]:
+        save_file(dict(zip(("source", "target"), ids, strict=True)), tmp_path / "given.safetensors")
+        for number, run in enumerate(runs):
+            (tmp_path / f"exported{number}").mkdir()
+            export(run, tmp_path / f"exported{number}")
+        run_without_us(code)
+        return [load_file(tmp_path / f"answer_of_exported{number}") for number in range(len(runs))]
+
+    return answers
