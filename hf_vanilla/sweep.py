@@ -254,7 +254,9 @@ def spread_of(ones: Sequence[Combination]) -> dict[str, dict[str, tuple[float, f
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for split in ones[0].scores:
         each = [dict(numbers_of(one.scores[split])) for one in ones]
-        columns = {name: [scores[name] for scores in each] for name in each[0] if all(name in scores for scores in each)}
+        columns = {
+            name: [scores[name] for scores in each] for name in each[0] if all(name in scores for scores in each)
+        }
         found[split] = {name: (mean(scores), stdev(scores)) for name, scores in columns.items()}
     return found
 

@@ -81,7 +81,7 @@ def update_curve(run: Path) -> None:
 
 
 def update_attention(run: Path) -> None:
-    """Draw the attention to one validation source, after the map was chosen. A run is finished also where that fails."""
+    """Draw the attention to a validation source, with the chosen map. A run is finished also where that fails."""
     try:
         if draw_attention(run) is None:
             say("there is no attention picture: no validation source has 4 to 20 tokens and a translation to draw")

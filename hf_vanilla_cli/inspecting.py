@@ -89,9 +89,7 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 @click.option("--soft", is_flag=True, help="For --align: the weights of all source words, as Marian writes them.")
 @json_option
 @click.pass_context
-def inspect(
-    context: click.Context, /, run: str | None, source: str | None, target: str | None, **options: Any
-) -> None:
+def inspect(context: click.Context, /, run: str | None, source: str | None, target: str | None, **options: Any) -> None:
     """
     Look at what RUN attends to while it writes the translation of SOURCE, or TARGET if it is given.
 

@@ -95,7 +95,9 @@ def evaluate(
     if prefix and not sources:
         raise click.UsageError("--prefix goes with --source: the recipe says the prefixes of its own test set")
     if not (sources or Path(run).is_dir()):
-        raise click.UsageError(f"{run} is not a directory here, where the data of its recipe would be: give --source and --reference")
+        raise click.UsageError(
+            f"{run} is not a directory here, where the data of its recipe would be: give --source and --reference"
+        )
     overrides += (f"training.metrics={json.dumps(metrics)}",) if metrics else ()
     overrides += (f"training.bleu_tokenize={json.dumps(tokenize)}",) if tokenize else ()
     with working():

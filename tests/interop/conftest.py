@@ -66,17 +66,15 @@ def answers_without_us(
     run_without_us: Callable[[str], None], ids: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
 ) -> Callable[..., list[dict[str, torch.Tensor]]]:
     """
-    `answers_without_us(export, runs, code)`: exports run n to the folder `exportedN`; the code, which cannot import this
-    package, reads the ids in `given.safetensors`, and its answers for each folder in `answer_of_exportedN` are returned.
+    `answers_without_us(export, runs, code)`: run n is exported to the folder `exportedN`. The code, which cannot import
+    this package, reads `given.safetensors` with the ids; what it writes to `answer_of_exportedN` is returned.
     """
 
-    def answers(
-        export: Callable[[Path, Path], None], runs: Sequence[Path], code: str
-    ) -> list[dict[str, torch.Tensor]]:
+    def answers(export: Callable[[Path, Path], None], runs: Sequence[Path], code: str) -> list[dict[str, torch.Tensor]]:
         save_file(dict(zip(("source", "target"), ids, strict=True)), tmp_path / "given.safetensors")
-        for number, run in enumerate(runs):
+        for number, folder in enumerate(runs):
             (tmp_path / f"exported{number}").mkdir()
-            export(run, tmp_path / f"exported{number}")
+            export(folder, tmp_path / f"exported{number}")
         run_without_us(code)
         return [load_file(tmp_path / f"answer_of_exported{number}") for number in range(len(runs))]
 
