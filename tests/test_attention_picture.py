@@ -17,29 +17,31 @@ from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inspection import card_picture, figure
 from hf_vanilla.inspection.attention import Attention, attend_by
 from hf_vanilla.training.preparation import encoded_file
+from hf_vanilla.training.recipe import load_recipe
 
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 SOURCES = ["abc", "", "m" * 21, "klmn", "abcdefghijk lmnop"]  # 3, 0, 21, 4 and 17 tokens
 
 
 @pytest.fixture
-def make_run(make_model: Callable[..., Model], tmp_path: Path) -> Callable[[list[str]], Path]:
-    """`make_run(sources)`: a model, and validation pairs with these sources."""
+def make_run(make_model: Callable[..., Model], tmp_path: Path) -> Callable[..., Path]:
+    """`make_run(sources, prefix)`: a model, and validation pairs with these sources."""
 
-    def make(sources: list[str]) -> Path:
-        tokenizer = train_tokenizer(["abcdefghijk lmnop"], "character")
+    def make(sources: list[str], prefix: str = "") -> Path:
+        tokenizer = train_tokenizer(["abcdefghijk lmnop"], "character", prefixes=[prefix] if prefix else [])
         model = make_model(vocab_size=len(tokenizer))
         model.generation_config.update(max_length=12, num_beams=3)
         run = tmp_path / "run"
         model.save_pretrained(run)
         tokenizer.save_pretrained(run)
-        pairs = [Pair((source,), "abc", "") for source in sources]
+        pairs = [Pair((source,), "abc", prefix) for source in sources]
         encode_corpora([pairs], tokenizer, LengthLimits(99, 99), encoded_file(run, "validation"))
         return run
 
     return make
 
 
-MakeRun = Callable[[list[str]], Path]
+MakeRun = Callable[..., Path]
 
 
 def choose(run: Path, **changes: object) -> None:
@@ -74,18 +76,31 @@ def test_the_first_pair_of_a_fitting_length_is_drawn_with_the_chosen_map(
     assert place == ("cross", 1, 2, "input")
 
 
-def test_a_source_without_a_translation_gives_way_to_the_next(
-    make_run: MakeRun, drawn: list[tuple[Attention, tuple[object, ...]]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("translation", [" ", "a" * 60])
+def test_a_source_whose_translation_is_empty_or_too_long_to_draw_gives_way_to_the_next(
+    translation: str,
+    make_run: MakeRun,
+    drawn: list[tuple[Attention, tuple[object, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(SOURCES)
 
     def attend(translator: object, source: tuple[str, ...], **options: object) -> Attention:
-        target = {"klmn": " ", "abcdefghijk lmnop": "abc"}[source[0]]
+        target = {"klmn": translation, "abcdefghijk lmnop": "abc"}[source[0]]
         return attend_by(translator, source, target, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(card_picture, "attend_by", attend)
     card_picture.draw_attention(run)
     assert [attention.source for attention, _ in drawn] == [("abcdefghijk lmnop",)]
+
+
+def test_a_source_is_read_with_its_prefix(make_run: MakeRun, drawn: list[tuple[Attention, tuple[object, ...]]]) -> None:
+    run = make_run(["klmn"], "<2de>")
+    card_picture.draw_attention(run)
+    ((attention, _),) = drawn
+    (row,) = card_picture.fitting_rows(run)
+    assert attention.source_ids == row["source_ids"]
+    assert len(attention.source_ids) > len("klmn") + 1
 
 
 def test_where_no_pair_fits_there_is_no_picture_and_that_is_said(
@@ -141,6 +156,18 @@ def test_the_picture_is_of_the_weights_of_now_and_the_same_for_the_same(make_run
     model.save_pretrained(run)
     workflow.update_attention(run)
     assert file.read_bytes() != first
+
+
+def test_averaging_draws_the_picture_anew(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(SOURCES)
+    (run / "recipe.yaml").write_text(load_recipe(QUICKSTART).text)
+    (run / "prepared.json").write_text("{}")
+    (run / "attention.svg").write_text("of other weights")
+    monkeypatch.setattr(workflow, "average_checkpoints", lambda *_: [])
+    drawn: list[Path] = []
+    monkeypatch.setattr(workflow, "draw_attention", lambda run: drawn.append(run) or run)
+    workflow.average(run, 2, "last")
+    assert drawn == [run]
 
 
 def test_rows_have_the_names_of_what_they_read_where_the_map_is_read_so(
