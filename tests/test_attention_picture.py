@@ -34,7 +34,7 @@ def make_run(make_model: Callable[..., Model], tmp_path: Path) -> Callable[..., 
         run = tmp_path / "run"
         model.save_pretrained(run)
         tokenizer.save_pretrained(run)
-        pairs = [Pair((source,), "abc", prefix) for source in sources]
+        pairs = [Pair((source,), "abc", "", prefix=prefix) for source in sources]
         encode_corpora([pairs], tokenizer, LengthLimits(99, 99), encoded_file(run, "validation"))
         return run
 
