@@ -42,7 +42,7 @@ def _generation(config: GenerationConfig) -> GenerationConfig:
         # Without beams nothing is divided, and with the exponent 0 all is divided by 1.
         f"length_penalty_type {penalty!r} (with num_beams above 1)": penalty and has_beams and exponent != 0,
         # Of a source without any token the limit is this much.
-        f"max_length_beyond_source {beyond!r} (with max_length {longest})": beyond is not None and longest > 1 + beyond,
+        f"max_length_beyond_source {beyond!r}": beyond is not None and longest > 1 + beyond,
     }
     if lost := [what for what, holds in refusals.items() if holds]:
         raise InteropError(

@@ -119,7 +119,7 @@ def test_a_search_of_ours_that_another_config_finds_is_exported_with_that(
         ("length_penalty_type 'gnmt'", {"num_beams": 3, "length_penalty_type": "gnmt"}),
         ("max_length_beyond_source 4", {"max_length": 6, "max_length_beyond_source": 4}),
         ("max_length_beyond_source 0", {"max_length": None, "max_length_beyond_source": 0}),
-        ("max_length_beyond_source 9", {"max_new_tokens": 5, "max_length_beyond_source": 9}),
+        ("max_length_beyond_source 30", {"max_new_tokens": 5, "max_length_beyond_source": 30}),
         ("'gnmt' .* and max_length_beyond_source 4", {"num_beams": 3, **GNMT, "max_length_beyond_source": 4}),
     ],
 )
