@@ -87,16 +87,19 @@ def measured_files(
     generation: Mapping[str, Any],
     against: Sequence[Path] = (),
     prefix: str = "",
+    name: str = "",
 ) -> list[Outcome]:
     """
     Measure a run on files.
 
     Args:
         prefix: What the run reads before each source.
+        name: What to call the run, if not as its directory.
     """
     examples, _ = read_examples(sets, recipe.data.train[0].parts)
     rows = [(prefix, tuple(source)) for each in examples for source in each.sources or ()]
-    return measured(run, rows, examples, metrics, generation, against, {each.name: len(each.rows) for each in examples})
+    sizes = {each.name: len(each.rows) for each in examples}
+    return measured(run, rows, examples, metrics, generation, against, sizes, name)
 
 
 def measured(
@@ -107,6 +110,7 @@ def measured(
     generation: Mapping[str, Any],
     against: Sequence[Path],
     sizes: Mapping[str, int],
+    name: str = "",
 ) -> list[Outcome]:
     """
     Translate all rows and measure each test set.
@@ -115,7 +119,7 @@ def measured(
         sizes: How many lines each file of `against` must have, by what it is the translation of.
     """
     baseline = baseline_of(against, rows, sizes)  # first: what is wrong with it is found before the work
-    name = " ".join([str(run), *(f"{key}={value}" for key, value in generation.items())])
+    name = " ".join([name or str(run), *(f"{key}={value}" for key, value in generation.items())])
     system = System(name, translations_of(run, rows, generation))
     return [outcome_of(each, metrics, system, baseline) for each in examples]
 

@@ -5,6 +5,7 @@ A training has a process of its own, so that one that diverges or dies does not 
 """
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -15,12 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from statistics import mean, stdev
 from types import FrameType
 from typing import Any
 
 import yaml
 
 from .evaluation.measurements import Measurement, read_report, weights_of
+from .files import write_whole
 from .messages import say
 from .run_directory import HISTORY, RECIPE, WEIGHTS, checkpoints_of, step_of
 from .training import yaml12
@@ -30,6 +33,7 @@ from .training.stopping import TrainingStoppedError
 LONGEST_NAME = 100  # of a run directory
 STOPPED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}  # exit codes of `train`
 ERROR = "Error: "  # begins what `train` says of a training that failed
+SEED = "training.seed"
 
 
 @dataclass
@@ -114,13 +118,35 @@ def sweep(recipe: Path, found: Sequence[Combination]) -> None:
         if one.recipe is None or one.scores:
             continue
         say(f"{number} of {len(found)}: {one.run}")
+        failure_of(one).unlink(missing_ok=True)
         problem = finished(["train", str(recipe), *one.overrides, "--output", str(one.run)])
         if not problem and one.recipe.data.test:  # the training has measured the test set only
             problem = finished(["evaluate", str(one.run), "--split", "validation"])
         look_at(one)
         if problem:
             one.problem = problem
+            remember(one, one.recipe)
             say(f"{one.run}: {problem}; the others go on")
+
+
+def failure_of(one: Combination) -> Path:
+    """Where it is remembered why a training failed: beside its run, which may have nothing in it that is foreign."""
+    return one.run.with_name(f"{one.run.name}.failure.json")
+
+
+def remember(one: Combination, recipe: Recipe) -> None:
+    file = failure_of(one)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, json.dumps({"problem": one.problem, "recipe": recipe.text}, ensure_ascii=False, indent=1) + "\n")
+
+
+def remembered(one: Combination, recipe: Recipe) -> str:
+    """Why the last try of exactly this recipe failed; nothing if it did not."""
+    try:
+        found = json.loads(failure_of(one).read_text(encoding="utf-8"))
+        return str(found["problem"]) if found["recipe"] == recipe.text else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # there is none, or somebody else wrote it: no reason to stop a sweep
 
 
 def look_at(one: Combination) -> None:
@@ -131,6 +157,7 @@ def look_at(one: Combination) -> None:
     one.problem = "not begun"
     if checkpoints := checkpoints_of(one.run):
         one.problem = f"not finished (step {step_of(checkpoints[-1])})"
+    one.problem = remembered(one, one.recipe) or one.problem
     needed = {"validation", "test"} if one.recipe.data.test else {"validation"}
     is_there = all((one.run / name).exists() for name in (HISTORY, WEIGHTS, RECIPE))
     if not is_there or yaml12.load((one.run / RECIPE).read_text(encoding="utf-8")) != yaml12.load(one.recipe.text):
@@ -190,8 +217,64 @@ def errors_shown(process: subprocess.Popen[bytes]) -> str:
     return said[-1].strip() if said else ""
 
 
+@dataclass(frozen=True)
+class OverSeeds:
+    """
+    Trainings that differ only in their seed, and are finished.
+
+    Args:
+        values: Of the other keys.
+        scores: For each split and score the mean and the standard deviation (that of a sample).
+    """
+
+    values: dict[str, Any]
+    seeds: list[Any]
+    scores: Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def over_seeds(found: Sequence[Combination]) -> list[OverSeeds]:
+    """One for all those with the same other values, if at least two of them are finished."""
+    groups: dict[str, list[Combination]] = {}
+    for one in found:
+        if SEED in one.values and one.scores:
+            groups.setdefault(yaml12.dump_line(without_seed(one.values)), []).append(one)
+    return [
+        OverSeeds(without_seed(ones[0].values), [one.values[SEED] for one in ones], spread_of(ones))
+        for ones in groups.values()
+        if len(ones) > 1
+    ]
+
+
+def without_seed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != SEED}
+
+
+def spread_of(ones: Sequence[Combination]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Of each score that all of them have."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for split in ones[0].scores:
+        each = [dict(numbers_of(one.scores[split])) for one in ones]
+        columns = {
+            name: [scores[name] for scores in each] for name in each[0] if all(name in scores for scores in each)
+        }
+        found[split] = {name: (mean(scores), stdev(scores)) for name, scores in columns.items()}
+    return found
+
+
+def facts(found: Sequence[Combination]) -> list[dict[str, Any]]:
+    """For JSON: all trainings, then for those that differ only in their seed what they have in common."""
+    return [*map(facts_of, found), *map(facts_of_seeds, over_seeds(found))]
+
+
+def facts_of_seeds(group: OverSeeds) -> dict[str, Any]:
+    scores = {
+        split: {name: {"score": average, "standard_deviation": spread} for name, (average, spread) in each.items()}
+        for split, each in sorted(group.scores.items(), reverse=True)
+    }
+    return {"values": group.values, "seeds": group.seeds, "run": None, "problem": None, "scores": scores}
+
+
 def facts_of(one: Combination) -> dict[str, Any]:
-    """For JSON."""
     scores = {
         split: {
             name: {"score": score} | ({"ci": measured.confidence[name].ci} if name in measured.confidence else {})
@@ -203,13 +286,17 @@ def facts_of(one: Combination) -> dict[str, Any]:
 
 
 def table(found: Sequence[Combination]) -> str:
-    """In Markdown: a row for each combination, with half the width of the confidence intervals."""
+    """
+    In Markdown: a row for each combination, with half the width of the confidence intervals; then one for those that
+    differ only in their seed, with the mean and the standard deviation (sd).
+    """
     splits = [split for split in ("validation", "test") if any(split in one.scores for one in found)]
     measured = {split: next(one.scores[split] for one in found if split in one.scores) for split in splits}
     columns = [(split, name) for split in splits for name, _ in numbers_of(measured[split])]
-    swept = list(found[0].values)
+    swept, groups = list(found[0].values), over_seeds(found)
     head = [*(swept or ["run"]), *(f"{split} {name}" for split, name in columns), ""]
     rows = [[*values_shown(one), *(cell_of(one, *column) for column in columns), one.problem] for one in found]
+    rows += [[*seeds_shown(group, swept), *(mean_of(group, *column) for column in columns), ""] for group in groups]
     return "\n".join("| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
@@ -221,6 +308,15 @@ def numbers_of(measured: Measurement) -> Iterator[tuple[str, float]]:
 
 def values_shown(one: Combination) -> list[str]:
     return [yaml12.dump_line(value) for value in one.values.values()] or [one.run.name]
+
+
+def seeds_shown(group: OverSeeds, swept: Sequence[str]) -> list[str]:
+    return [f"mean of {len(group.seeds)}" if key == SEED else yaml12.dump_line(group.values[key]) for key in swept]
+
+
+def mean_of(group: OverSeeds, split: str, name: str) -> str:
+    found = group.scores.get(split, {}).get(name)
+    return f"{found[0]:.2f} (sd {found[1]:.2f})" if found else ""
 
 
 def cell_of(one: Combination, split: str, name: str) -> str:

@@ -19,8 +19,10 @@ from .evaluation.measurements import add_to_report, measurement_of, weights_of
 from .evaluation.metrics import Scores, report
 from .evaluation.outcome import Outcome
 from .files import write_whole
+from .hub_name import folder_of
 from .inference.alignment_choice import choose_alignment
 from .inference.translator import Translator, translate_each
+from .inspection.card_picture import draw_attention
 from .measuring import generation_of, measured_files, measured_split, metrics_of, recipe_with
 from .messages import say
 from .run_directory import ALIGNMENT, GENERATION_CONFIG, RECIPE, require_run
@@ -61,6 +63,7 @@ def train_and_measure(recipe: Recipe, run: Path) -> Scores:
     with only_writer(run):
         update_card(run)  # a card from an earlier training has the scores of other weights
         update_alignment(run)
+        update_attention(run)
         weights = weights_of(run)
         outcomes = measured_split(run, recipe, split, metrics_of(recipe))
         write_report(run, outcomes, weights)
@@ -75,6 +78,15 @@ def update_curve(run: Path) -> None:
         draw_learning_curve(run)
     except Exception as error:
         say(f"the learning curve could not be drawn (pip install 'hf_vanilla[plots]'?): {error}")
+
+
+def update_attention(run: Path) -> None:
+    """Draw the attention to a validation source, with the chosen map. A run is finished also where that fails."""
+    try:
+        if draw_attention(run) is None:
+            say("there is no attention picture: no validation source has 4 to 20 tokens and a translation to draw")
+    except Exception as error:
+        say(f"the attention picture could not be drawn (pip install 'hf_vanilla[plots]'?): {error}")
 
 
 def update_alignment(run: Path) -> None:
@@ -131,7 +143,7 @@ def measure(
 
 
 def measure_files(
-    run: Path,
+    run: str | Path,
     sets: Sequence[Files],
     overrides: Sequence[str] = (),
     against: Sequence[Path] = (),
@@ -142,11 +154,13 @@ def measure_files(
     Measure a run on files, with the metrics of its recipe. The other arguments are those of `measure`.
 
     Args:
+        run: Its directory, or its name on the Hub.
         prefix: What the run reads before each source.
     """
-    recipe = recipe_with(run, overrides)
+    folder = folder_of(run)
+    recipe = recipe_with(folder, overrides)
     metrics = metrics_of(recipe, lowercase=lowercase)
-    return measured_files(run, recipe, sets, metrics, generation_of(recipe, overrides), against, prefix)
+    return measured_files(folder, recipe, sets, metrics, generation_of(recipe, overrides), against, prefix, str(run))
 
 
 def record(run: Path, outcomes: Sequence[Outcome], weights: str) -> None:
@@ -174,6 +188,7 @@ def average(run: Path, number: int, which: str) -> list[Path]:
     with only_writer(run):
         chosen = average_checkpoints(run, number, which, recipe.metric, recipe.greater_is_better)
         update_alignment(run)
+        update_attention(run)
         update_card(run)
     return chosen
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .shared import json_option, run_argument, show, working
+from .shared import json_option, model_argument, show, working
 
 FORMATS = (
     "ctranslate2",
@@ -16,7 +16,7 @@ FORMATS = (
 
 
 @click.command()
-@run_argument
+@model_argument
 @click.option("--to", type=click.Choice(FORMATS), required=True, help="The format.")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="The folder to make: new, or empty.")
 @click.option(
@@ -31,9 +31,11 @@ FORMATS = (
     help="Of page: the folder of the npm package onnxruntime-web; if not given, npm downloads it.",
 )
 @json_option
-def export(run: Path, to: str, output: Path, quantization: str | None, engine: Path | None, as_json: bool) -> None:
+def export(run: str, to: str, output: Path, quantization: str | None, engine: Path | None, as_json: bool) -> None:
     """
     Write the model of RUN for another engine, exactly, or say what of it cannot be exact.
+
+    RUN is a directory with a model, such as a run, or its name on the Hub: user/name or user/name@revision.
 
     \b
     ctranslate2   a fast engine for CPUs and GPUs; `hf-vanilla translate DIR` and `Translator` run on it
@@ -45,8 +47,9 @@ def export(run: Path, to: str, output: Path, quantization: str | None, engine: P
     The manifest in the folder has the checksums of its files and of the weights that they were made from.
     """
     with working():
+        from hf_vanilla.hub_name import folder_of
         from hf_vanilla.interop.export import export as export_to
 
-        manifest = export_to(run, to, output, quantization=quantization, engine=engine)
+        manifest = export_to(folder_of(run), to, output, quantization=quantization, engine=engine)
         megabytes = sum(entry["size"] for entry in manifest["files"].values()) / 1e6
         show({"folder": str(output), "format": to, "files": len(manifest["files"]), "megabytes": megabytes}, as_json)

@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 import click
 
 from .inspecting_heads import align_mode, heads_mode
+<<<<<<< HEAD
 from .inspecting_lessons import lessons_mode
 from .inspecting_vectors import senses_mode, vectors_mode
 from .shared import json_option, working
+=======
+from .shared import ModelName, json_option, working
+>>>>>>> 503238e90bfe817b37068eb5f2aacb1de19b2021
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 PAGE = "attention.html"
@@ -49,7 +53,7 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 
 
 @click.command()
-@click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run", required=False, type=ModelName())
 @click.argument("source", required=False)
 @click.argument("target", required=False)
 @click.option("--output", type=FILE, help=f"Where the page goes, {PAGE} if not given; or what else is printed.")
@@ -115,11 +119,11 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 )
 @json_option
 @click.pass_context
-def inspect(
-    context: click.Context, /, run: Path | None, source: str | None, target: str | None, **options: Any
-) -> None:
+def inspect(context: click.Context, /, run: str | None, source: str | None, target: str | None, **options: Any) -> None:
     """
     Look at what RUN attends to while it writes the translation of SOURCE, or TARGET if it is given.
+
+    RUN is a directory with a model, such as a run, or its name on the Hub: user/name or user/name@revision.
 
     \b
     hf-vanilla inspect RUN "a text"
@@ -155,7 +159,7 @@ def mode_of(given: set[str]) -> Mode:
     return mode
 
 
-def looked_at(run: Path | None, source: str | None, target: str | None, prefix: str) -> Any:
+def looked_at(run: str | None, source: str | None, target: str | None, prefix: str) -> Any:
     """In float32: the numbers are looked at, and speed is none of the questions."""
     from hf_vanilla.inspection.looking import look
 
@@ -167,7 +171,7 @@ def looked_at(run: Path | None, source: str | None, target: str | None, prefix: 
 
 
 def write_page(
-    run: Path | None,
+    run: str | None,
     source: str | None,
     target: str | None,
     *,
@@ -191,13 +195,13 @@ def write_page(
         heads = tuple(each for each in head if each is not None)  # the mean is always there
         selection = Selection(kind or Selection().kinds, layer or None, heads if head else None)
         page = output or Path(PAGE)
-        write_whole(page, page_of(looking, run.name if run else "", selection))
+        write_whole(page, page_of(looking, Path(run or "").name, selection))
         written["page"] = str(page)
     tell(facts_of(looking) | written, written, as_json)
 
 
 def draw(
-    run: Path | None,
+    run: str | None,
     source: str | None,
     target: str | None,
     *,

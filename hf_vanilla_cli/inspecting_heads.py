@@ -12,18 +12,20 @@ from .shared import warn
 FIGURES = (".svg", ".png", ".pdf")
 
 
-def heads_mode(run: Path | None, source: str | None, target: str | None, *, heads: bool, **options: Any) -> None:
+def heads_mode(run: str | None, source: str | None, target: str | None, *, heads: bool, **options: Any) -> None:
     show_heads(only_run(run, source, "--heads"), **options)
 
 
-def align_mode(run: Path | None, source: str | None, target: str | None, *, align: bool, **options: Any) -> None:
+def align_mode(run: str | None, source: str | None, target: str | None, *, align: bool, **options: Any) -> None:
     show_alignments(only_run(run, source, "--align"), **options)
 
 
-def only_run(run: Path | None, source: str | None, flag: str) -> Path:
+def only_run(run: str | None, source: str | None, flag: str) -> Path:
     if run is None or source is not None:
         raise click.UsageError(f"{flag} looks at many pairs: give RUN, and texts of your own with --data FILE")
-    return run
+    from hf_vanilla.hub_name import folder_of
+
+    return folder_of(run)
 
 
 def show_heads(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .shared import json_option, overrides_argument, working
+from .shared import ModelName, json_option, overrides_argument, working
 
 if TYPE_CHECKING:
     from hf_vanilla.evaluation.examples import Files
@@ -20,7 +20,7 @@ FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.command()
-@click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run", required=False, type=ModelName())
 @overrides_argument
 @click.option("--split", type=click.Choice(["test", "validation"]), help="Of RUN's recipe; test if not given.")
 @click.option("--source", "sources", multiple=True, type=FILE, help="Sources of another test set.")
@@ -47,7 +47,7 @@ FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with examples (HTML).")
 @json_option
 def evaluate(
-    run: Path | None,
+    run: str | None,
     overrides: tuple[str, ...],
     split: str | None,
     sources: tuple[Path, ...],
@@ -74,6 +74,8 @@ def evaluate(
 
     For several test sets repeat --source (or --hypothesis) and --reference; if each has several references, those of
     the first test set come first. A split measured as the recipe says also updates report and model card of RUN.
+
+    With --source, RUN may also be the name of a run on the Hub: user/name or user/name@revision.
     """
     if (run is None) != bool(hypotheses):
         raise click.UsageError("give either RUN, whose translations are measured, or --hypothesis")
@@ -92,6 +94,10 @@ def evaluate(
         raise click.UsageError("give either --split or --source and --reference")
     if prefix and not sources:
         raise click.UsageError("--prefix goes with --source: the recipe says the prefixes of its own test set")
+    if not (sources or Path(run).is_dir()):
+        raise click.UsageError(
+            f"{run} is not a directory here, where the data of its recipe would be: give --source and --reference"
+        )
     overrides += (f"training.metrics={json.dumps(metrics)}",) if metrics else ()
     overrides += (f"training.bleu_tokenize={json.dumps(tokenize)}",) if tokenize else ()
     with working():
@@ -101,7 +107,7 @@ def evaluate(
             sets = files_of(sources, groups, hypotheses, names)
             outcomes = measure_files(run, sets, overrides, against, lowercase, prefix or "")
         else:
-            outcomes = measure(run, split or "test", overrides, against, lowercase)
+            outcomes = measure(Path(run), split or "test", overrides, against, lowercase)
         show_outcomes(outcomes, report, as_json)
 
 

@@ -35,7 +35,8 @@ def sweep(recipe: Path, values: tuple[str, ...], output: Path | None, show: bool
     a list itself stands in two pairs of brackets: training.metrics='[[bleu, chrf]]'.
 
     \b
-    The table is Markdown on stdout, with 95 % confidence intervals by bootstrap; all else is on stderr.
+    The table is Markdown on stdout, with 95 % confidence intervals by bootstrap; all else is on stderr. Trainings that
+    differ only in training.seed also have a row together: the mean of each score, and its standard deviation (sd).
 
     \b
     How good a recipe is among its neighbours: one sweep for each key, with its own value and those around it.
@@ -55,7 +56,7 @@ def sweep(recipe: Path, values: tuple[str, ...], output: Path | None, show: bool
                 sweeps.look_at(one)
         else:
             sweeps.sweep(recipe, found)
-    facts = [sweeps.facts_of(one) for one in found]
-    click.echo(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else sweeps.table(found))
+    shown = json.dumps(sweeps.facts(found), indent=2, ensure_ascii=False) if as_json else sweeps.table(found)
+    click.echo(shown)
     if not show and any(one.problem for one in found):
         raise SystemExit(1)

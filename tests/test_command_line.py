@@ -76,6 +76,8 @@ def test_training_leaves_an_ordinary_model_with_its_recipe_report_and_history(tr
     } <= names
     assert not [name for name in names if "partial" in name]
     assert (trained / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (trained / "attention.svg").read_bytes().startswith(b"<?xml")
+    assert "![Attention](attention.svg)" in (trained / "README.md").read_text(encoding="utf-8")
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(trained), AutoTokenizer.from_pretrained(trained)
     assert model.config.vocab_size == len(tokenizer)
     history = json.loads((trained / "history.json").read_text())

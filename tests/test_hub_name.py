@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -20,6 +20,7 @@ from hf_vanilla.training.origin import new_origin
 from hf_vanilla.training.recipe import load_recipe
 from hf_vanilla_cli import main
 
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "fedcba9876543210fedcba9876543210fedcba98"
 
@@ -123,6 +124,68 @@ def test_commands_take_names_of_the_hub(models: dict[str, Path]) -> None:
         assert [done.exit_code for done in answers.values()] == [0, 0, 0]
         there, with_revision, without = (done.stdout for done in answers.values())
         assert there == with_revision != without
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_model_of_the_hub_is_looked_at_as_one_in_a_directory(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").write_text("a few\tletters\n")
+    for mode in (
+        ["a few", "letters", "--arrays", "maps.npz", "--json"],
+        ["--heads", "--data", "pairs.tsv", "--json"],
+    ):
+        answers = [invoke("inspect", model, *mode) for model in (models["v2"], "some/model@v2", "some/model")]
+        assert [done.exit_code for done in answers] == [0, 0, 0], answers
+        assert answers[0].stdout == answers[1].stdout != answers[2].stdout
+    assert invoke("inspect", "some/model@v2", "a few", "--output", "page.html").exit_code == 0
+    assert "model@v2" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    done = invoke("inspect", "some/model", "--align")
+    assert (done.exit_code, "has no data/validation.arrow" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+
+
+def test_a_model_of_the_hub_is_exported_as_one_in_a_directory(models: dict[str, Path], tmp_path: Path) -> None:
+    outputs = [tmp_path / name for name in ("of_directory", "of_name", "of_main")]
+    for model, output in zip((models["v2"], "some/model@v2", "some/model"), outputs, strict=True):
+        done = invoke("export", model, "--to", "torch", "--output", output)
+        assert done.exit_code == 0, done.output
+    there, with_revision, without = ((output / "manifest.json").read_text() for output in outputs)
+    assert there == with_revision != without
+
+
+def test_weights_that_are_not_those_of_their_configuration_are_not_exported(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    config = models["main"] / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"d_ff": 10**9}))
+    done = invoke("export", "some/model", "--to", "torch", "--output", tmp_path / "exported")
+    assert (done.exit_code, "has the shape" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_run_of_the_hub_is_measured_on_files(models: dict[str, Path], tmp_path: Path) -> None:
+    source, reference = tmp_path / "test.source", tmp_path / "test.reference"
+    source.write_text("a few\nletters\n")
+    reference.write_text("words\na\n")
+    files = ("--source", source, "--reference", reference, "--json")
+    done = invoke("evaluate", "some/model", *files)
+    assert (done.exit_code, "recipe.yaml" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+    for folder in models.values():
+        (folder / "recipe.yaml").write_text(load_recipe(QUICKSTART).text)
+    answers = [invoke("evaluate", model, *files) for model in (models["v2"], "some/model@v2", "some/model")]
+    assert [done.exit_code for done in answers] == [0, 0, 0], answers
+    there, with_revision, without = (json.loads(done.stdout) for done in answers)
+    assert str(models["v2"]) in json.dumps(there)
+    assert json.dumps(with_revision) == json.dumps(there).replace(str(models["v2"]), "some/model@v2")
+    assert with_revision != without
+    for split in ([], ["--split", "validation"]):
+        done = invoke("evaluate", "some/model", *split)
+        assert done.exit_code == 2
+        assert "some/model is not a directory here, where the data of its recipe would be: give --source" in done.stderr
 
 
 def test_what_cannot_be_downloaded_is_said_in_one_line(models: dict[str, Path]) -> None:

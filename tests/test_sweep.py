@@ -141,13 +141,72 @@ def test_what_is_finished_stays_and_what_fails_is_said_while_the_others_go_on(
     trainings.commands.clear()
     shown = command(*given, "--show")
     assert (shown.exit_code, trainings.commands) == (0, [])
-    assert shown.stdout.replace("not begun", "failed: the loss is not finite") == done.stdout
+    assert shown.stdout == done.stdout
     trainings.fails = ""
     again = json.loads(command(*given, "--json").stdout)
     assert [names[0] for names in trainings.commands] == ["train", "evaluate"]
     assert again[1]["values"] == {"model.d_model": 128, "training.seed": 2}
     assert again[1]["scores"]["test"] == {"exact_match": {"score": 40.0, "ci": 1.5}}
     assert (again[1]["problem"], again[3]["scores"]) == (None, {})
+
+
+def test_why_a_training_failed_is_remembered_until_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings = Trainings(fails="seed=2")
+    monkeypatch.setattr(sweep, "finished", trainings)
+    given = ("training.seed=1,2", "--output", tmp_path)
+    assert command(*given).exit_code == 1
+    assert "| failed: the loss is not finite |" in command(*given, "--show").stdout
+    assert "not finite" not in command(*given, "training.max_steps=9", "--show").stdout  # another recipe
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["seed=1", "seed=2.failure.json"]
+
+    def stopped(arguments: list[str]) -> str:
+        raise sweep.SweepStoppedError(signal.SIGINT)
+
+    monkeypatch.setattr(sweep, "finished", stopped)
+    assert command(*given).exit_code == 130
+    assert "| not begun |" in command(*given, "--show").stdout
+    (tmp_path / "seed=2.failure.json").write_text("[]")
+    assert "| not begun |" in command(*given, "--show").stdout
+
+
+class OfSeeds(Trainings):
+    """Each training has another score on the test set."""
+
+    scores = iter(())
+
+    def measure(self, run: Path, split: str, score: float) -> None:
+        super().measure(run, split, next(self.scores) if split == "test" else score)
+
+
+def test_trainings_that_differ_only_in_their_seed_have_a_row_with_mean_and_standard_deviation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings = OfSeeds(fails="seed=4")
+    trainings.scores = iter([10.0, 20.0, 13.0, 21.0, 19.0, 23.0])
+    monkeypatch.setattr(sweep, "finished", trainings)
+    given = ("training.seed=1,2,3,4", "model.dropout=0.1,0.2", "--output", tmp_path)
+    done = command(*given)
+    assert done.stdout.splitlines()[-2:] == [
+        "| mean of 3 | 0.1 | 50.00 (sd 0.00) | 14.00 (sd 4.58) |  |",  # of 10, 13, 19: sqrt((16 + 1 + 25) / 2)
+        "| mean of 3 | 0.2 | 50.00 (sd 0.00) | 21.33 (sd 1.53) |  |",
+    ]
+    facts = json.loads(command(*given, "--json", "--show").stdout)
+    assert len(facts) == 8 + 2
+    last = facts[-1]
+    assert (last["values"], last["seeds"], last["run"]) == ({"model.dropout": 0.2}, [1, 2, 3], None)
+    found = last["scores"]["test"]["exact_match"]
+    assert found["score"] == pytest.approx(64 / 3)
+    assert found["standard_deviation"] == pytest.approx((7 / 3) ** 0.5)
+
+
+def test_one_finished_seed_has_no_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "finished", Trainings(fails="seed=2"))
+    for values in ("training.seed=1,2", "model.dropout=0.1,0.2", "model.dropout=0.1,0.1"):
+        lines = command(values, "--output", tmp_path).stdout.splitlines()
+        assert len(lines) == 2 + 2
+        assert "mean" not in "".join(lines)
 
 
 def test_scores_of_other_weights_or_of_another_recipe_do_not_count(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..data.errors import InvalidDataError
+from ..inference.alignments import Row
 from .attention import Attention
 from .reading import Kind
 
@@ -17,13 +18,16 @@ FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans", "No
 """Those of them that are installed are tried for each character, in this order."""
 
 
-def draw_figure(attention: Attention, picture: Path, kind: Kind, layer: int, head: int | None) -> Path:
+def draw_figure(
+    attention: Attention, picture: Path, kind: Kind, layer: int, head: int | None, row: Row = "output"
+) -> Path:
     """
     Write an SVG, PNG or PDF.
 
     Args:
         layer: From 0.
         head: From 0. None is the mean of all heads.
+        row: Whether rows of the target have the name of the token that they predict, or of the one that they read.
     """
     weights = map_of(attention, kind, layer, head)
     if picture.suffix not in FORMATS:
@@ -39,6 +43,9 @@ def draw_figure(attention: Attention, picture: Path, kind: Kind, layer: int, hea
     from matplotlib import font_manager, pyplot
 
     fonts = installed_fonts(font_manager)
+    rows, columns = attention.names(kind)
+    if row == "input" and kind != "encoder":
+        rows = list(map(str, attention.read_tokens))
     title = f"{kind}, layer {layer + 1}, {'mean of the heads' if head is None else f'head {head + 1}'}"
     partial = picture.with_name(f"{picture.stem}.partial{picture.suffix}")
     settings: dict[Any, Any] = {
@@ -48,11 +55,14 @@ def draw_figure(attention: Attention, picture: Path, kind: Kind, layer: int, hea
     }
     with mpl.rc_context(settings), warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        figure = heat_map(pyplot, weights, *attention.names(kind), title)
+        figure = heat_map(pyplot, weights, rows, columns, title)
         no_date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(picture.suffix)  # the same each time
-        figure.savefig(partial, bbox_inches="tight", dpi=150, metadata=no_date)
-        pyplot.close(figure)
-    partial.replace(picture)
+        try:
+            figure.savefig(partial, bbox_inches="tight", dpi=150, metadata=no_date)
+            partial.replace(picture)
+        finally:
+            partial.unlink(missing_ok=True)
+            pyplot.close(figure)
     warn_of_glyphs(found)
     return picture
 

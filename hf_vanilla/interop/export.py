@@ -13,6 +13,7 @@ from ..inference.columns import columns_of
 from ..manifest import MANIFEST, manifest_of
 from ..run_directory import GENERATION_CONFIG, TOKENIZER
 from ..version import __version__
+from ..weights import check_model
 from .errors import InteropError
 
 FORMATS = {
@@ -69,6 +70,7 @@ def made_from(run: Path) -> dict[str, Any]:
         raise InteropError(f"{run} has no model.safetensors: give a run directory, or another model directory")
     if not (run / TOKENIZER).is_file():
         raise InteropError(f"{run / TOKENIZER} is missing: an export needs the tokenizer")
+    check_model(run)
     has_settings = (run / GENERATION_CONFIG).is_file()
     settings = GenerationConfig.from_pretrained(run).to_diff_dict() if has_settings else {}
     return {

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from inference.conftest import make_translator, run
+from safetensors.torch import load_file, save_file
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.data.tokenizer import train_tokenizer
@@ -58,3 +59,23 @@ def ids() -> tuple[torch.Tensor, torch.Tensor]:
     source[1, 5:] = 1
     target[:, 0] = 0
     return source, target
+
+
+@pytest.fixture
+def answers_without_us(
+    run_without_us: Callable[[str], None], ids: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> Callable[..., list[dict[str, torch.Tensor]]]:
+    """
+    `answers_without_us(export, runs, code)`: run n is exported to the folder `exportedN`. The code, which cannot import
+    this package, reads `given.safetensors` with the ids; what it writes to `answer_of_exportedN` is returned.
+    """
+
+    def answers(export: Callable[[Path, Path], None], runs: Sequence[Path], code: str) -> list[dict[str, torch.Tensor]]:
+        save_file(dict(zip(("source", "target"), ids, strict=True)), tmp_path / "given.safetensors")
+        for number, folder in enumerate(runs):
+            (tmp_path / f"exported{number}").mkdir()
+            export(folder, tmp_path / f"exported{number}")
+        run_without_us(code)
+        return [load_file(tmp_path / f"answer_of_exported{number}") for number in range(len(runs))]
+
+    return answers

@@ -15,6 +15,7 @@ from hf_vanilla.interop.imports.frame import assembled, import_checkpoint
 from hf_vanilla.interop.to_torch import export
 
 MakeRun = Callable[..., tuple[Path, Model]]
+AnswersWithoutUs = Callable[..., list[dict[str, torch.Tensor]]]
 LOADED = """
 sys.path.insert(0, "exported0")
 from pathlib import Path
@@ -39,23 +40,12 @@ CASES = [
 
 
 def test_logits_are_equal_with_pytorch_alone(
-    make_run: MakeRun,
-    run_without_us: Callable[[str], None],
-    ids: tuple[torch.Tensor, torch.Tensor],
-    tmp_path: Path,
+    make_run: MakeRun, answers_without_us: AnswersWithoutUs, ids: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
     source, target = ids
-    save_file({"source": source, "target": target}, tmp_path / "given.safetensors")
-    models = []
-    for number, changes in enumerate(CASES):
-        run, model = make_run(f"run{number}", **changes)
-        (tmp_path / f"exported{number}").mkdir()
-        export(run, tmp_path / f"exported{number}")
-        models.append(model)
-    run_without_us(LOADED)
+    runs, models = zip(*(make_run(f"run{number}", **changes) for number, changes in enumerate(CASES)), strict=True)
     mask = (source != 1).long()
-    for number, model in enumerate(models):
-        answer = load_file(tmp_path / f"answer_of_exported{number}")
+    for model, answer in zip(models, answers_without_us(export, runs, LOADED), strict=True):
         with torch.no_grad():
             expected = model(source, mask, target).logits
         torch.testing.assert_close(answer["logits"], expected, rtol=0, atol=1e-10)

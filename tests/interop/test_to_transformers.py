@@ -1,11 +1,11 @@
 """Exports to Marian, Pegasus and Blenderbot, tried where this package cannot be imported."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
@@ -13,6 +13,7 @@ from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.to_transformers import export
 
 MakeRun = Callable[..., tuple[Path, Model]]
+AnswersWithoutUs = Callable[..., list[dict[str, torch.Tensor]]]
 LOADED = """
 import torch
 from pathlib import Path
@@ -39,25 +40,19 @@ CASES: list[tuple[str, dict[str, object]]] = [
 
 def test_logits_and_searches_are_equal_without_this_package(
     make_run: MakeRun,
-    run_without_us: Callable[[str], None],
+    answers_without_us: AnswersWithoutUs,
     ids: tuple[torch.Tensor, torch.Tensor],
     tmp_path: Path,
 ) -> None:
     source, target = ids
-    save_file({"source": source, "target": target}, tmp_path / "given.safetensors")
-    models = []
-    for number, (model_type, changes) in enumerate(CASES):
-        run, model = make_run(f"run{number}", **changes)
+    runs, models = zip(*(make_run(f"run{number}", **case) for number, (_, case) in enumerate(CASES)), strict=True)
+    answers = answers_without_us(export, runs, LOADED)
+    for number, (model_type, _) in enumerate(CASES):
         folder = tmp_path / f"exported{number}"
-        folder.mkdir()
-        export(run, folder)
         assert AutoConfig.from_pretrained(folder).model_type == model_type
         assert not list(folder.glob("*.py"))
-        models.append(model)
-    run_without_us(LOADED)
     mask = (source != 1).long()
-    for number, model in enumerate(models):
-        answer = load_file(tmp_path / f"answer_of_exported{number}")
+    for model, answer in zip(models, answers, strict=True):
         with torch.no_grad():
             expected = model(source, mask, target).logits
         torch.testing.assert_close(answer["logits"], expected, rtol=0, atol=1e-10)
@@ -78,6 +73,61 @@ def test_what_no_class_computes_is_refused_by_name(
     make_run: MakeRun, tmp_path: Path, what: str, changes: dict[str, object]
 ) -> None:
     run, _ = make_run(**changes)
+    (tmp_path / "exported").mkdir()
+    with pytest.raises(InteropError, match=what):
+        export(run, tmp_path / "exported")
+    assert not list((tmp_path / "exported").iterdir())
+
+
+GNMT = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
+EXACT: list[dict[str, object]] = [
+    {"num_beams": 1, **GNMT},
+    {"num_beams": 3, "length_penalty": 0.0, "length_penalty_type": "gnmt"},
+    {"num_beams": 3, "length_penalty": 0.7, "max_length": 6, "max_length_beyond_source": 5},
+]
+
+
+def search_by(model: Model, run: Path, search: dict[str, object]) -> None:
+    """As somebody edits the file: `update` leaves out our keys, and `save_pretrained` refuses some that have no use."""
+    for key, value in search.items():
+        setattr(model.generation_config, key, value)
+    file = run / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | search))
+
+
+def test_a_search_of_ours_that_another_config_finds_is_exported_with_that(
+    make_run: MakeRun,
+    answers_without_us: AnswersWithoutUs,
+    ids: tuple[torch.Tensor, torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    source, _ = ids
+    runs, models = zip(*(make_run(f"run{number}") for number in range(len(EXACT))), strict=True)
+    for run, model, search in zip(runs, models, EXACT, strict=True):
+        search_by(model, run, search)
+    answers = answers_without_us(export, runs, LOADED)
+    for number, (model, answer) in enumerate(zip(models, answers, strict=True)):
+        search = json.loads((tmp_path / f"exported{number}" / "generation_config.json").read_text())
+        assert not {"length_penalty_type", "max_length_beyond_source"} & search.keys()
+        assert answer["found"].tolist() == model.generate(source, attention_mask=(source != 1).long()).tolist()
+
+
+@pytest.mark.parametrize(
+    ("what", "search"),
+    [
+        ("length_penalty_type 'gnmt'", {"num_beams": 3, **GNMT}),
+        ("length_penalty_type 'gnmt'", {"num_beams": 3, "length_penalty_type": "gnmt"}),
+        ("max_length_beyond_source 4", {"max_length": 6, "max_length_beyond_source": 4}),
+        ("max_length_beyond_source 0", {"max_length": None, "max_length_beyond_source": 0}),
+        ("max_length_beyond_source 30", {"max_new_tokens": 5, "max_length_beyond_source": 30}),
+        ("'gnmt' .* and max_length_beyond_source 4", {"num_beams": 3, **GNMT, "max_length_beyond_source": 4}),
+    ],
+)
+def test_a_search_that_transformers_does_not_know_is_refused_by_name(
+    make_run: MakeRun, tmp_path: Path, what: str, search: dict[str, object]
+) -> None:
+    run, model = make_run()
+    search_by(model, run, search)
     (tmp_path / "exported").mkdir()
     with pytest.raises(InteropError, match=what):
         export(run, tmp_path / "exported")
