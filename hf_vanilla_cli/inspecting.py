@@ -13,13 +13,9 @@ from typing import Any, NamedTuple
 import click
 
 from .inspecting_heads import align_mode, heads_mode
-<<<<<<< HEAD
 from .inspecting_lessons import lessons_mode
 from .inspecting_vectors import senses_mode, vectors_mode
-from .shared import json_option, working
-=======
 from .shared import ModelName, json_option, working
->>>>>>> 503238e90bfe817b37068eb5f2aacb1de19b2021
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 PAGE = "attention.html"

@@ -11,7 +11,7 @@ from .shared import warn
 
 
 def vectors_mode(
-    run: Path | None,
+    run: str | None,
     source: str | None,
     target: str | None,
     *,
@@ -28,12 +28,12 @@ def vectors_mode(
     from hf_vanilla.inspection.vectors import vectors_for
 
     flag = "--vectors" if vectors else "--neighbours"
-    run = only_run(run, source, flag)
+    model = only_run(run, source, flag)
     if len(layer) > 1:
         raise click.UsageError(f"{flag} reads one layer: give --layer once")
     if vectors and (output is None or output.suffix != ".npz"):
         raise click.UsageError("--vectors writes arrays for NumPy: give --output FILE.npz")
-    found = vectors_for(run, layer=layer[0] if layer else None, pool=pool, data=data, prefix=prefix)
+    found = vectors_for(model, layer=layer[0] if layer else None, pool=pool, data=data, prefix=prefix)
     written: dict[str, Any] = {}
     if vectors and output is not None:
         written = write_vectors(found, output)
@@ -95,7 +95,7 @@ def in_a_line(neighbour: Any) -> str:
 
 
 def senses_mode(
-    run: Path | None,
+    run: str | None,
     source: str | None,
     target: str | None,
     *,
@@ -110,10 +110,10 @@ def senses_mode(
     from hf_vanilla.inspection.senses import senses_of
     from hf_vanilla.inspection.senses_figure import draw_senses
 
-    run = only_run(run, source, "--senses")
+    model = only_run(run, source, "--senses")
     if figure is not None:
         check_figure(figure)
-    report = senses_of(run, senses, data=data, prefix=prefix)
+    report = senses_of(model, senses, data=data, prefix=prefix)
     if figure is not None:
         draw_senses(report, figure)
         warn(f"{figure}: how well each layer tells the translations of {senses!r} apart")
