@@ -77,7 +77,7 @@ def test_a_batch_does_not_wait_where_there_is_no_use_in_it(held: Held, what: str
         batcher.give_up(first)
     held.may_go_on.set()
     if what == "closing":
-        batcher.close()
+        Thread(target=batcher.close, daemon=True).start()
     if what == "alone":
         assert texts(first) == [["tsrif"]]
     others += [] if others else [batcher.submit(["again"], 1, FOREVER)]
