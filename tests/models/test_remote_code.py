@@ -106,7 +106,8 @@ VERSIONS = {"my model (v2)": 0, "a+b": 1, "a=b": 1, "modèle": 2, "modéle": 3}
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cache of code for one test: what other tests of this process loaded is not in the way, and stays loaded."""
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    others = [path for path in sys.path if (Path(path) / "transformers_modules").is_dir()]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in others])
     of_others = {name: sys.modules.pop(name) for name in loaded_code()}
     yield
     for name in loaded_code():
