@@ -29,7 +29,7 @@ from hf_vanilla.interop.page_engine import FILES, add_engine
 from hf_vanilla.interop.to_onnx import write_graphs
 from hf_vanilla.interop.to_page import export, write_page
 
-sys.path[:0] = [str(folder) for folder in Path(__file__).parents[:2]]
+sys.path.extend(map(str, Path(__file__).parents[:2]))
 from test_exported_page import chromium_of
 
 WORDS = "two dogs are playing in the snow while a man and woman watch from behind green trees"
