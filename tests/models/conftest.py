@@ -1,10 +1,13 @@
-"""What tests of searches share: models that end early and late, and sources of all lengths."""
+"""What tests of models share: for searches models that end early and late, and a cache of code."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from searches import EOS, PAD, SENTENCES, VOCAB, Recorder, Source
+from transformers import dynamic_module_utils
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 
@@ -36,3 +39,20 @@ def sources() -> Source:
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return Recorder(monkeypatch)
+
+
+@pytest.fixture
+def _own_cache_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of code for one test: what other tests of this process loaded is not in the way, and stays loaded."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    others = [path for path in sys.path if (Path(path) / "transformers_modules").is_dir()]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in others])
+    of_others = {name: sys.modules.pop(name) for name in loaded_code()}
+    yield
+    for name in loaded_code():
+        del sys.modules[name]
+    sys.modules.update(of_others)
+
+
+def loaded_code() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]

@@ -13,6 +13,8 @@ from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import Columns, train_tokenizer
 from hf_vanilla.models.pipeline_vanilla import TranslationPipeline
 
+pytestmark = pytest.mark.usefixtures("_own_cache_of_code")
+
 TEXTS = ["a few words", "BAD, CAB.", "x", "", "a few words of more, BAD"]
 LETTERS = ["a few words", "ABCDEFGHIJKLMNOPQRSTUVWXYZ bcghijklmnpqtuvxyz ,."]
 

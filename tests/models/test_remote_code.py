@@ -5,7 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,24 +102,7 @@ def test_the_code_that_travels_imports_nothing_else_of_ours() -> None:
 VERSIONS = {"my model (v2)": 0, "a+b": 1, "a=b": 1, "modèle": 2, "modéle": 3}
 
 
-@pytest.fixture
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of code for one test: what other tests of this process loaded is not in the way, and stays loaded."""
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
-    others = [path for path in sys.path if (Path(path) / "transformers_modules").is_dir()]
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in others])
-    of_others = {name: sys.modules.pop(name) for name in loaded_code()}
-    yield
-    for name in loaded_code():
-        del sys.modules[name]
-    sys.modules.update(of_others)
-
-
-def loaded_code() -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]
-
-
-@pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("_own_cache_of_code")
 def test_versions_of_the_code_work_side_by_side_from_folders_of_any_name(
     make_model: Callable[..., VanillaForConditionalGeneration], tmp_path: Path
 ) -> None:
