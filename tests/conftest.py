@@ -2,13 +2,15 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is: tests run side by side, and what they compute is tiny
 
 import pytest
 import torch
+from chromium import NAMES, chromium_of
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 
@@ -73,3 +75,16 @@ def ragged() -> dict[str, torch.Tensor]:
         target[row, : target_length - 1] = torch.randint(3, 41, (target_length - 1,))
         target[row, target_length - 1] = 2
     return {"input_ids": source, "attention_mask": (source != 1).long(), "labels": target}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium by playwright. Closed with each module: while it is open, asyncio has a running loop."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: it comes with the extra dev")
+    binary = chromium_of()
+    if binary is None:
+        pytest.skip(f"no Chromium on PATH ({', '.join(NAMES)}): apt-get install chromium-headless-shell")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

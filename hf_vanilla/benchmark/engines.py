@@ -30,10 +30,11 @@ from ..messages import say
 from ..precision import bfloat16_is_fast
 from ..run_directory import GENERATION_CONFIG, RECIPE, TOKENIZER, TOKENIZER_CONFIG
 from ..training.recipe import load_recipe
+from ..weights import CONFIG
 from .rounds import Figures, Row, in_a_fresh_process, measured_rows
 
 WARM_UP = 64  # sentences that are translated before the clock starts
-NEEDED = ("config.json", GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, "model*.safetensors")
+NEEDED = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, "model*.safetensors")
 RUNNER = Path(__file__).with_name("page_in_node.mjs")
 EXPORTS = {
     "CTranslate2, float32": ("ctranslate2", "float32"),

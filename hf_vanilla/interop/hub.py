@@ -25,8 +25,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from ..messages import say
+from ..weights import CONFIG
 from .errors import InteropError
-from .staging import CONFIG, Staged, is_ours, license_of, one_line, staged_page, staged_run
+from .staging import Staged, is_ours, license_of, one_line, staged_page, staged_run
 
 PAUSES = (1.0, 5.0, 20.0)  # seconds before each further try
 LONGEST_PAUSE = 300.0  # if the Hub asks for a longer one, the user decides

@@ -37,10 +37,9 @@ from ..run_directory import (
     TOKENIZER_CONFIG,
     WEIGHTS,
 )
-from ..weights import mistakes_of_shapes, shapes_of
+from ..weights import CONFIG, mistakes_of_shapes, shapes_of
 from .errors import InteropError
 
-CONFIG = "config.json"
 AS_THEY_ARE = (GENERATION_CONFIG, WEIGHTS, REPORT, HISTORY)
 CODE = "*_vanilla.py"
 NEEDED = (CONFIG, GENERATION_CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, RECIPE)

@@ -13,6 +13,7 @@ from ..inference.ctranslate2_engine import SINUSOIDS
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration, VanillaSinusoidalPositions
 from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG
+from ..weights import CONFIG
 from .errors import InteropError
 
 ACTIVATIONS = {  # names of transformers, and those of `ctranslate2.specs.common_spec.Activation`
@@ -50,7 +51,7 @@ def export(run: Path, output: Path, *, quantization: str = "float32") -> None:
     specification.validate()
     specification.optimize(quantization)
     specification.save(str(output))
-    shutil.copyfile(run / "config.json", output / MODEL_CONFIG)  # CTranslate2 has a config.json of its own
+    shutil.copyfile(run / CONFIG, output / MODEL_CONFIG)  # CTranslate2 has a config.json of its own
     model.generation_config.to_json_file(str(output / GENERATION_CONFIG))
     tokenizer.save_pretrained(output)
 

@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import shutil
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +18,6 @@ from hf_vanilla.inspection.lessons.figure import attributes_of, inline
 from hf_vanilla.inspection.lessons.lesson import Lesson, Table, shown
 from hf_vanilla.pages import hash_of
 from hf_vanilla_cli import main
-
-CHROMIUMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 # --- Positions --------------------------------------------------------------------------------------------------------
 
@@ -248,18 +244,6 @@ def test_a_lesson_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         write_lessons(tmp_path / "lessons", lessons=[failing])
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: it comes with the extra dev")
-    binary = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if binary is None:
-        pytest.skip(f"no Chromium on PATH ({', '.join(CHROMIUMS)}): apt-get install chromium-headless-shell")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.parametrize(("width", "scheme", "ink"), [(400, "dark", (230, 232, 234)), (1280, "light", (28, 31, 36))])

@@ -1,7 +1,6 @@
 """The page on attention in a browser: it says what the arrays say, by pointer and keys, and asks for nothing else."""
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,8 @@ from hf_vanilla.inspection.looking import Looking, Selection, look
 from hf_vanilla.inspection.page import page_of
 
 WORDS = ["</script><img/src=x/onerror=alert(1)>", "שלום", "日本語", "😀", "__proto__", "plain", "$x$", "</style>"]
-CHROMIUMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: it comes with the extra dev")
-    binary = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if binary is None:
-        pytest.skip(f"no Chromium on PATH ({', '.join(CHROMIUMS)}): apt-get install chromium-headless-shell")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ heads; and, with a copy of axe-core (`npm pack axe-core`), that this finds nothi
 """
 
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +19,9 @@ from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inspection.looking import look
 from hf_vanilla.inspection.page import page_of
+
+sys.path.append(str(Path(__file__).parents[1]))
+from chromium import chromium_of
 
 SCAN = "axe.run(document).then(found => found.violations.map(each => [each.impact, each.id, each.nodes.length]))"
 
@@ -45,7 +47,7 @@ def main() -> None:
     torch.manual_seed(0)
     axe = Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else None
     folder = Path(tempfile.mkdtemp())
-    binary = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    binary = chromium_of()
     files = [made(folder, "small", 3, 4, 12), made(folder, "large", 12, 16, 500)]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])

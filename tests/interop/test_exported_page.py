@@ -4,7 +4,6 @@ The page in Chromium: types, translates, shows text and picture, and loads nothi
 `computing.py` stands in place of onnxruntime-web. `trial_page.py` uses the real one.
 """
 
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -21,16 +20,8 @@ from hf_vanilla import Translator
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.interop.to_page import write_page
 
-CHROMIUM = ("chromium-headless-shell", "chromium", "google-chrome")
 MOST_SECONDS = 120
 TEXT = "ab cd שלום"
-
-
-def chromium_of() -> str:
-    found = next((path for path in map(shutil.which, CHROMIUM) if path), None)
-    if found is None:
-        pytest.skip(f"there is no Chromium to open the page with: none of {', '.join(CHROMIUM)} is on PATH")
-    return found
 
 
 def expect(locator: Any, **wanted: Any) -> None:
@@ -39,16 +30,6 @@ def expect(locator: Any, **wanted: Any) -> None:
 
     for name, value in wanted.items():
         getattr(expected(locator), name)(value, timeout=MOST_SECONDS * 1000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    executable = chromium_of()
-    with sync.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

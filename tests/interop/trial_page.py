@@ -29,8 +29,8 @@ from hf_vanilla.interop.page_engine import FILES, add_engine
 from hf_vanilla.interop.to_onnx import write_graphs
 from hf_vanilla.interop.to_page import export, write_page
 
-sys.path.extend(map(str, Path(__file__).parents[:2]))
-from test_exported_page import chromium_of
+sys.path.extend(map(str, Path(__file__).parents[1:2]))
+from chromium import chromium_of
 
 WORDS = "two dogs are playing in the snow while a man and woman watch from behind green trees"
 

@@ -1,29 +1,16 @@
 """The page in a browser: text in, translations out, and nothing that a text says becomes markup."""
 
-import shutil
 from collections.abc import Iterator, Sequence
 
 import pytest
 from fake_engines import Held, upside_down
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from test_listening import serving
 
 from hf_vanilla.inference.translator import Hypothesis
 from hf_vanilla.serving.batcher import Found
 
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 EVIL = "<img src=x onerror=\"document.title='executed'\">"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip(f"none of {', '.join(NAMES)} is installed")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
