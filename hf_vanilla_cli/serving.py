@@ -74,7 +74,7 @@ def serve(
     are neither keys nor encryption, so put a proxy that has them before it if it is not 127.0.0.1.
     """
     with working():
-        from hf_vanilla.memory import keep_few_kernels, share_one_arena
+        from hf_vanilla.memory import share_one_arena
 
         try:
             from hf_vanilla.serving.app import Server, make_app
@@ -85,7 +85,6 @@ def serve(
         from hf_vanilla.serving.languages import languages_of
         from hf_vanilla.serving.limits import Limits
 
-        keep_few_kernels()
         share_one_arena()
         with bound_socket(host, port) as opened:
             translator = load_translator(run, dtype, device, max_tokens=max_tokens, max_source_length=max_source_length)
