@@ -1,4 +1,4 @@
-"""Pages in one file, whose Content-Security-Policy allows only their own style and script, by their hashes."""
+"""Pages: what a text may not do in them, and the hashes by which a Content-Security-Policy allows their own scripts."""
 
 import base64
 import hashlib

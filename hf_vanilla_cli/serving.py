@@ -91,7 +91,7 @@ def serve(
             engine = Engine(translator, prefix, **({"num_beams": num_beams} if num_beams else {}))
             limits = Limits(max_characters=max_characters, max_waiting=max_waiting, seconds=seconds)
             languages = languages_of(run, source_language, target_language)
-            app = make_app(Server(engine, languages, limits))
+            app = make_app(Server(engine, languages, limits, translator.columns))
             gc.collect()
             gc.freeze()  # libraries and model stay: to look through them again holds up all requests for 0.2 s
             if host not in LOOPBACK:

@@ -17,17 +17,22 @@ from ..inference.onnx_search import USUAL_NEW_TOKENS, Search
 from ..inference.translator import MAX_SOURCE_LENGTH
 from ..pages import rendered
 from ..run_directory import ALIGNMENT, CARD
+from ..translation_page import WIDTHS, TranslationPage
 from .errors import InteropError
 from .page_engine import add_engine
 from .page_tokenizer import for_page
 from .to_onnx import QUANTIZATIONS, write_graphs
 
-PAGE = "page"  # the folder with what all pages have in common
-COMMON = ("style.css", "main.mjs", "model.mjs", "picture.mjs", "search.mjs", "tokenizer.mjs")
-TEMPLATES = ("index.html", CARD)
+FOLDER = "page"  # of what an export has beside what all pages of translations have
+SCRIPT = "in_browser.mjs"
+COMMON = (SCRIPT, "model.mjs", "search.mjs", "tokenizer.mjs")
+WHILE_LOADING = (
+    "Loading. If this text stays, the page was opened as a file, from which browsers load no programs: run "
+    "`python -m http.server` in its folder, and open http://localhost:8000."
+)
+ABOUT = "This page translates in your browser. What you write does not leave it."
 SETTINGS, VOCABULARY = "settings.json", "vocabulary.json"
 SIZES = ("vocab_size", "decoder_layers", "num_heads", "d_kv", "d_v", "decoder_start_token_id")
-WIDTHS = (1, 2, 4, 8)
 
 
 def export(run: Path, output: Path, *, engine: Path | None = None, quantization: str | None = None) -> None:
@@ -55,20 +60,22 @@ def write_page(
     write_graphs(model, output, in_eight_bits)
     (output / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
     (output / VOCABULARY).write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-    common = files(__package__) / PAGE
-    for name in COMMON:
-        (output / name).write_bytes((common / name).read_bytes())
-    for name in TEMPLATES:
-        page = rendered(
-            (common / name).read_text(encoding="utf-8"),
-            title=title,
-            quoted=json.dumps(title),
-            columns=len(vocabulary["columns"]["source"]),
-            prefixes=vocabulary["prefixes"],
-            widths=widths(settings),
-            width=settings["num_beams"],
-        )
-        (output / name).write_text(page + "\n", encoding="utf-8")
+    page = TranslationPage(
+        title=title,
+        script=SCRIPT,
+        about=ABOUT,
+        columns=len(vocabulary["columns"]["source"]),
+        widths=widths(settings),
+        width=settings["num_beams"],
+        prefixes=vocabulary["prefixes"],
+        may_run="'wasm-unsafe-eval'",
+        while_loading=WHILE_LOADING,
+    )
+    own = files(__package__) / FOLDER
+    texts = {name: (own / name).read_text(encoding="utf-8") for name in COMMON}
+    card = rendered((own / CARD).read_text(encoding="utf-8"), quoted=json.dumps(title)) + "\n"
+    for name, text in {**page.files(), **texts, CARD: card}.items():
+        (output / name).write_text(text, encoding="utf-8")
 
 
 def settings_of(model: PreTrainedModel) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..inference.translator import Hypothesis
+from ..translation_page import PAGE
 from .batcher import Batcher, ClosedError, Job, QueueFullError, Translate
 from .engine import TextTooLongError
 from .languages import Languages
@@ -30,9 +31,10 @@ from .libretranslate import (
 )
 from .limits import Limits
 from .metrics import Metrics
-from .page import page_of
+from .page import files_of, page_of
 
 RETRY_AFTER = {"Retry-After": "1"}
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "mjs": "text/javascript"}
 GONE = 499  # what nginx calls a client that did not wait; nobody reads this answer
 
 logger = logging.getLogger(__name__)
@@ -44,25 +46,33 @@ class Server:
 
     Args:
         translate: What computes, called from one thread only.
+        columns: How many parts a source has.
         clock: In seconds; the time of a request is measured by it.
     """
 
     def __init__(
-        self, translate: Translate, languages: Languages, limits: Limits, clock: Callable[[], float] = time.monotonic
+        self,
+        translate: Translate,
+        languages: Languages,
+        limits: Limits,
+        columns: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.languages = languages
         self.limits = limits
         self.clock = clock
         self.metrics = Metrics()
         self.batcher = Batcher(translate, limits.max_waiting, clock)
-        self.html, self.policy = page_of(languages, limits)
+        page = page_of(languages, limits, columns)
+        self.policy = f"{page.policy}; frame-ancestors 'none'"
+        self.files = files_of(page)
 
     async def translate(self, request: Request) -> Response:
         deadline = self.clock() + self.limits.seconds
         fields = fields_of(request.headers.get("content-type", ""), await self.body_of(request))
         asked = translation_request(fields, self.languages, self.limits)
         self.metrics.characters += sum(map(len, asked.texts))
-        job = self.batcher.submit(asked.filled, asked.number, deadline)
+        job = self.batcher.submit(asked.filled, asked.wanted, deadline)
         return JSONResponse(translation_answer(asked, await self.result_of(job, request), self.languages))
 
     async def detect(self, request: Request) -> Response:
@@ -85,7 +95,9 @@ class Server:
         return PlainTextResponse(self.metrics.text(self.batcher), media_type="text/plain; version=0.0.4")
 
     async def page(self, request: Request) -> Response:
-        return HTMLResponse(self.html, headers={"Content-Security-Policy": self.policy})
+        name = request.url.path.removeprefix("/") or PAGE
+        kind = MEDIA_TYPES[name.rpartition(".")[2]]
+        return Response(self.files[name], media_type=kind, headers={"Content-Security-Policy": self.policy})
 
     async def body_of(self, request: Request) -> bytes:
         """All of the body, of which no more is read than may be there, and for no longer than a request may take."""
@@ -144,7 +156,7 @@ def make_app(server: Server) -> Starlette:
         await asyncio.to_thread(server.batcher.close)
 
     routes = [
-        Route("/", server.page),
+        *(Route(address, server.page) for address in ("/", *(f"/{name}" for name in server.files))),
         Route("/translate", server.translate, methods=["POST"]),
         Route("/detect", server.detect, methods=["POST"]),
         Route("/languages", server.list_languages),

@@ -15,8 +15,22 @@ SECONDS_TO_COME_BACK = 0.002  # for each client: so long their answers and next 
 Found = list[Hypothesis] | Exception
 """The best translations of a line, or why it has none."""
 
-Translate = Callable[[Sequence[str], int], list[Found]]
-"""So many translations of each line."""
+
+@dataclass(frozen=True)
+class Wanted:
+    """
+    What a client wants of each line.
+
+    Args:
+        number: How many translations.
+        has_attention: Whether each of them is to say where it looked.
+    """
+
+    number: int = 1
+    has_attention: bool = False
+
+
+Translate = Callable[[Sequence[str], Wanted], list[Found]]
 
 
 class QueueFullError(Exception):
@@ -33,14 +47,13 @@ class Job:
     The lines of one request.
 
     Args:
-        number: How many translations each line shall have.
         deadline: When it is too late to begin, by the batcher's clock.
         result: For each line its translations.
         is_over: Whether nobody waits for it any more: it is answered, or given up.
     """
 
     lines: Sequence[str]
-    number: int
+    wanted: Wanted
     deadline: float
     result: "Future[list[list[Hypothesis]]]" = field(default_factory=Future)
     found: list[Found] = field(default_factory=list)
@@ -90,9 +103,9 @@ class Batcher:
     def is_alive(self) -> bool:
         return self.thread.is_alive() and not self.is_closing
 
-    def submit(self, lines: Sequence[str], number: int, deadline: float) -> Job:
+    def submit(self, lines: Sequence[str], wanted: Wanted, deadline: float) -> Job:
         """Put lines into the queue. The result of the job will have its translations, or an exception."""
-        job = Job(lines, number, deadline)
+        job = Job(lines, wanted, deadline)
         with self.changed:
             if self.is_closing:
                 raise ClosedError
@@ -119,7 +132,7 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._next():
-            found = self._found([job.lines[place] for job, place in batch], batch[0][0].number)
+            found = self._found([job.lines[place] for job, place in batch], batch[0][0].wanted)
             self.batches += 1
             self.lines += len(batch)
             with self.changed:
@@ -132,14 +145,14 @@ class Batcher:
                 self.back_by = time.monotonic() + self.patience * self.expected
             del batch, found, job, of_line, whole  # nothing is kept while the thread waits
 
-    def _found(self, lines: list[str], number: int) -> list[Found]:
+    def _found(self, lines: list[str], wanted: Wanted) -> list[Found]:
         """If they fail together, each is tried alone, so that the others of the batch have their translations."""
         try:
-            return self.translate(lines, number)
+            return self.translate(lines, wanted)
         except Exception as error:
             if len(lines) == 1:
                 return [error]
-            return [self._found([line], number)[0] for line in lines]
+            return [self._found([line], wanted)[0] for line in lines]
 
     def _next(self) -> list[tuple[Job, int]]:
         """The lines that are translated next; none if the batcher is closed and has nothing left to do."""
@@ -160,9 +173,9 @@ class Batcher:
         return 0 if is_full or len(self.jobs) >= self.expected else max(0, self.back_by - time.monotonic())
 
     def _taken(self) -> list[tuple[Job, int]]:
-        """Lines of the jobs that have waited longest and want as many translations as the first of them."""
+        """Lines of the jobs that have waited longest and want the same as the first of them."""
         batch: list[tuple[Job, int]] = []
-        for job in [job for job in self.jobs if job.number == self.jobs[0].number]:
+        for job in [job for job in self.jobs if job.wanted == self.jobs[0].wanted]:
             if len(batch) == MAX_LINES:
                 break
             first, job.taken = job.taken, min(len(job.lines), job.taken + MAX_LINES - len(batch))

@@ -6,11 +6,13 @@ There is one pair of languages, none is detected, and only plain text is transla
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs
 
 from ..inference.translator import Hypothesis
+from .batcher import Wanted
+from .engine import Drawn
 from .languages import UNKNOWN_SOURCE, Languages
 from .limits import Limits
 
@@ -34,12 +36,14 @@ class TranslationRequest:
     Args:
         is_list: Whether the client gave a list, and so wants one.
         source: As the client named it.
+        has_attention: Whether to say where each translation looked, which only our own page asks for.
     """
 
     texts: list[str]
     is_list: bool
     source: str
     alternatives: int
+    has_attention: bool = False
 
     @property
     def lines(self) -> list[list[str]]:
@@ -52,10 +56,10 @@ class TranslationRequest:
         return [line for lines in self.lines for line in lines if line.strip()]
 
     @property
-    def number(self) -> int:
-        """How many translations each line shall have."""
+    def wanted(self) -> Wanted:
+        """Of each line."""
         has_single_lines = any(sum(bool(line.strip()) for line in lines) == 1 for lines in self.lines)
-        return 1 + self.alternatives if has_single_lines else 1
+        return Wanted(1 + self.alternatives, self.has_attention) if has_single_lines else Wanted()
 
 
 def fields_of(content_type: str, body: bytes) -> dict[str, Any]:
@@ -87,7 +91,10 @@ def translation_request(fields: dict[str, Any], languages: Languages, limits: Li
     kind = _text(fields, "format", "text")
     if kind != "text":
         raise RequestError(f"{kind:.40} format is not supported: only text is")
-    return TranslationRequest(texts, isinstance(fields["q"], list), source, _alternatives(fields, limits))
+    has_attention = fields.get("attention") is True
+    return TranslationRequest(
+        texts, isinstance(fields["q"], list), source, _alternatives(fields, limits), has_attention
+    )
 
 
 def translation_answer(
@@ -96,19 +103,23 @@ def translation_answer(
     """
     The answer of `/translate`, made of the translations of `request.filled`.
 
-    Beside what LibreTranslate has, `scores` are those of the translation and its alternatives.
+    Beside what LibreTranslate has, `scores` are those of the translation and its alternatives, and `attention` says
+    where each of them looked.
     """
     remaining = iter(found)
-    texts, alternatives, scores = [], [], []
+    texts, alternatives, scores, pictures = [], [], [], []
     for lines in request.lines:
         each = [next(remaining) if line.strip() else [Hypothesis(line)] for line in lines]
         texts.append("\n".join(hypotheses[0].text for hypotheses in each))
         others = _distinct(each, lines, 1 + request.alternatives)
-        alternatives.append([text for text, _ in others[1:]])
-        scores.append([score for _, score in others])
+        alternatives.append([other.text for other in others[1:]])
+        scores.append([other.score for other in others])
+        pictures.append([asdict(each.picture) if isinstance(each, Drawn) and each.picture else None for each in others])
     answer: dict[str, Any] = {"translatedText": texts}
     if request.alternatives:
         answer |= {"alternatives": alternatives, "scores": scores}
+    if request.has_attention:
+        answer |= {"attention": pictures}
     if request.source == UNKNOWN_SOURCE:  # nothing is detected: it is the only one there is
         answer["detectedLanguage"] = [{"confidence": 0.0, "language": languages.source}] * len(texts)
     return answer if request.is_list else {name: each[0] for name, each in answer.items()}
@@ -143,7 +154,7 @@ def frontend_settings(languages: Languages, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _distinct(each: Sequence[list[Hypothesis]], lines: Sequence[str], number: int) -> list[tuple[str, float]]:
+def _distinct(each: Sequence[list[Hypothesis]], lines: Sequence[str], number: int) -> list[Hypothesis]:
     """
     The translations of a text with a single line, each text once; none of a text with several, as the second best of
     each is not the second best of all.
@@ -151,11 +162,11 @@ def _distinct(each: Sequence[list[Hypothesis]], lines: Sequence[str], number: in
     places = [place for place, line in enumerate(lines) if line.strip()]
     if len(places) != 1:
         return []
-    found: dict[str, float] = {}
+    found: dict[str, Hypothesis] = {}
     for hypothesis in each[places[0]][:number]:
         text = "\n".join(hypothesis.text if place in places else line for place, line in enumerate(lines))
-        found.setdefault(text, hypothesis.score)
-    return list(found.items())
+        found.setdefault(text, replace(hypothesis, text=text))
+    return list(found.values())
 
 
 def _texts(fields: dict[str, Any], limits: Limits) -> list[str]:

@@ -1,31 +1,33 @@
-"""The page for people: one file with its own style and script, which sends text to this server and nowhere else."""
+"""The page for people: the one that an export has, which here sends text to this server and nowhere else."""
 
 from importlib.resources import files
 
-from markupsafe import Markup
-
-from ..pages import hash_of, rendered
-from .languages import Languages
+from ..translation_page import WIDTHS, TranslationPage
+from .languages import UNKNOWN_SOURCE, UNKNOWN_TARGET, Languages
 from .limits import Limits
 
-ALTERNATIVES = 4  # that the page shows beside the best
+SCRIPT = "on_server.mjs"
+ABOUT = "This page sends what you write to the server that it comes from, which translates it."
+WIDTH = 4  # translations at first
 
 
-def page_of(languages: Languages, limits: Limits) -> tuple[str, str]:
-    """The page, and its Content-Security-Policy."""
-    template, style, script = (
-        (files("hf_vanilla.serving") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
+def page_of(languages: Languages, limits: Limits, columns: int) -> TranslationPage:
+    widths = [width for width in WIDTHS if width <= 1 + limits.max_alternatives]
+    known = [
+        name if name not in (UNKNOWN_SOURCE, UNKNOWN_TARGET) else "" for name in (languages.source, languages.target)
+    ]
+    return TranslationPage(
+        title=" to ".join(known) if all(known) else "Translate",
+        script=SCRIPT,
+        about=ABOUT,
+        columns=columns,
+        widths=widths,
+        width=min(WIDTH, widths[-1]),
+        languages=(known[0], known[1]),
     )
-    policy = (
-        f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    html = rendered(
-        template,
-        style=Markup(style),  # noqa: S704 - our own
-        script=Markup(script),  # noqa: S704 - our own
-        languages=languages,
-        limits=limits,
-        alternatives=min(ALTERNATIVES, limits.max_alternatives),
-    )
-    return html, policy
+
+
+def files_of(page: TranslationPage) -> dict[str, str]:
+    """All files of the page, by name."""
+    script = (files(__package__) / SCRIPT).read_text(encoding="utf-8")
+    return page.files() | {SCRIPT: script}

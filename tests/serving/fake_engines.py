@@ -8,16 +8,16 @@ from threading import Event
 from starlette.testclient import TestClient
 
 from hf_vanilla.inference.translator import Hypothesis
-from hf_vanilla.serving.batcher import Found
+from hf_vanilla.serving.batcher import Found, Wanted
 
 MakeClient = Callable[..., TestClient]
 PATIENCE = 60  # seconds that a test waits for what must come; it never waits so long where all is right
 
 
-def upside_down(lines: Sequence[str], number: int) -> list[Found]:
+def upside_down(lines: Sequence[str], wanted: Wanted) -> list[Found]:
     """A translation that shows what it is of: backwards, and the others with their place."""
     return [
-        [Hypothesis(line[::-1] + ("" if place == 0 else f" {place}"), -0.5 * place) for place in range(number)]
+        [Hypothesis(line[::-1] + ("" if place == 0 else f" {place}"), -0.5 * place) for place in range(wanted.number)]
         for line in lines
     ]
 
@@ -26,13 +26,13 @@ class Held:
     """Translates when it is told to. `begun` has the batches that it was given."""
 
     def __init__(self) -> None:
-        self.begun: Queue[tuple[list[str], int]] = Queue()
+        self.begun: Queue[tuple[list[str], Wanted]] = Queue()
         self.may_go_on = Event()
 
-    def __call__(self, lines: Sequence[str], number: int) -> list[Found]:
-        self.begun.put((list(lines), number))
+    def __call__(self, lines: Sequence[str], wanted: Wanted) -> list[Found]:
+        self.begun.put((list(lines), wanted))
         assert self.may_go_on.wait(PATIENCE)
-        return upside_down(lines, number)
+        return upside_down(lines, wanted)
 
 
 class Clock:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ from starlette.testclient import TestClient
 
 from hf_vanilla.inference.translator import Hypothesis
 from hf_vanilla.serving.app import Server, make_app
-from hf_vanilla.serving.batcher import Found
+from hf_vanilla.serving.batcher import Found, Wanted
 from hf_vanilla.serving.engine import TextTooLongError
 from hf_vanilla.serving.languages import Languages
 from hf_vanilla.serving.limits import Limits
@@ -42,7 +43,7 @@ def test_each_line_of_a_text_is_translated_alone_and_stays_where_it_is(make_clie
 
 
 def test_a_single_line_has_alternatives_and_scores_each_text_once(make_client: MakeClient) -> None:
-    def translate(lines: Sequence[str], number: int) -> list[Found]:
+    def translate(lines: Sequence[str], wanted: Wanted) -> list[Found]:
         return [[Hypothesis(text, score) for text, score in zip("ABAC", (-1, -2, -3, -4), strict=True)] for _ in lines]
 
     found = make_client(translate).post("/translate", json={"q": ["x\n", "y\nz"], **PAIR, "alternatives": 3}).json()
@@ -97,7 +98,7 @@ def test_languages_and_settings_are_what_clients_expect(make_client: MakeClient)
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_sentence(make_client: MakeClient, fields: dict, said: str) -> None:
-    def translate(lines: Sequence[str], number: int) -> list[Found]:
+    def translate(lines: Sequence[str], wanted: Wanted) -> list[Found]:
         raise AssertionError
 
     client = make_client(translate, max_characters=20, max_texts=4)
@@ -239,7 +240,7 @@ def test_the_text_of_a_client_that_has_gone_is_never_translated(held: Held) -> N
     async def send(message: dict) -> None:
         sent.append(message.get("status", 0))
 
-    busy = server.batcher.submit(["busy"], 1, math.inf)
+    busy = server.batcher.submit(["busy"], Wanted(), math.inf)
     held.begun.get(timeout=PATIENCE)
     anyio.run(app, scope, receive, send)
     assert sent[0] == 499
@@ -252,7 +253,7 @@ def test_the_text_of_a_client_that_has_gone_is_never_translated(held: Held) -> N
 def test_a_line_that_the_model_would_cut_is_refused_and_a_fault_shows_nothing_of_itself(
     make_client: MakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def translate(lines: Sequence[str], number: int) -> list[Found]:
+    def translate(lines: Sequence[str], wanted: Wanted) -> list[Found]:
         if lines == ["fault"]:
             raise RuntimeError("secret")
         return [TextTooLongError("a line has 9 tokens")]
@@ -298,12 +299,16 @@ def test_the_page_allows_its_own_style_and_script_only_and_escapes_names(make_cl
     client = make_client(languages=Languages('"><script>', "</title>"))
     answer = client.get("/")
     policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
+    assert policy.endswith("frame-ancestors 'none'")
     assert "unsafe" not in policy
     assert "connect-src 'self'" in policy
-    assert answer.text.count("<script>") == answer.text.count("</script>") == 1
+    assert answer.text.count("<script") == answer.text.count("</script>") == 1
     assert answer.text.count("</title>") == 1
     assert "http:" not in answer.text
     assert "https:" not in answer.text
+    for name in re.findall(r'(?:src|href)="([^"]*[a-z])"', answer.text):
+        kind = client.get(f"/{name}").headers["content-type"]
+        assert kind == ("text/css" if name.endswith("css") else "text/javascript") + "; charset=utf-8"
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["x-content-type-options"] == "nosniff"

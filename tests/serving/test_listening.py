@@ -14,17 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
+import torch
 import uvicorn
 import warm
 from fake_engines import PATIENCE, Held, until, upside_down
 from inference.conftest import MakeTranslator
 from libretranslatepy import LibreTranslateAPI
 
-from hf_vanilla.inference.translator import Translator
+from hf_vanilla.inference.translator import Hypothesis, Translator
+from hf_vanilla.inspection.attention import attend_by
 from hf_vanilla.serving.app import Server, make_app
-from hf_vanilla.serving.batcher import Translate
-from hf_vanilla.serving.engine import Engine, TextTooLongError
+from hf_vanilla.serving.batcher import Translate, Wanted
+from hf_vanilla.serving.engine import Drawn, Engine, TextTooLongError
 from hf_vanilla.serving.languages import Languages, languages_of
 from hf_vanilla.serving.limits import Limits
 from hf_vanilla.serving.listening import address_of, bound_socket
@@ -165,7 +168,7 @@ def test_the_engine_gives_what_the_translator_gives_and_refuses_what_it_would_cu
 ) -> None:
     translator = make_translator()
     engine, texts = Engine(translator), ["ab CD", "e" * 2000, "B", "\ud800"]
-    single, several = engine(texts, 1), engine(texts, 5)
+    single, several = engine(texts, Wanted()), engine(texts, Wanted(5))
     for place in (0, 2, 3):
         assert single[place][0].text == translator.translate(texts[place])
         expected = translator.hypotheses(texts[place], num_return_sequences=5)
@@ -174,7 +177,58 @@ def test_the_engine_gives_what_the_translator_gives_and_refuses_what_it_would_cu
     for found in (single, several):
         assert isinstance(found[1], TextTooLongError)
         assert "2,001 tokens" in str(found[1])
-    (narrow,) = Engine(translator, num_beams=1)(["ab CD"], 1)
+    (narrow,) = Engine(translator, num_beams=1)(["ab CD"], Wanted())
     assert narrow[0].text == translator.translate("ab CD", num_beams=1)
-    (widened,) = Engine(translator, num_beams=1)(["ab CD"], 5)
+    (widened,) = Engine(translator, num_beams=1)(["ab CD"], Wanted(5))
     assert len(widened) == 5
+
+
+@pytest.mark.parametrize("row", ["output", "input"])
+def test_translations_say_where_they_looked_if_that_is_asked(make_translator: MakeTranslator, row: str) -> None:
+    """The rows of the chosen map, also of a translation that did not come to its end, and alike in every batch."""
+    translator = make_translator()
+    translator.model.generation_config.alignment = {
+        "layer": 0,
+        "head": 1,
+        "row": row,
+        "source_unit": "word",
+        "target_unit": "word",
+    }
+    lines = ["ab CD", "B", "e" * 2000, "abc abc"]
+    found = Engine(translator, max_length=9)(lines, Wanted(3, has_attention=True))
+    assert isinstance(found[2], TextTooLongError)
+    assert translator.model.config._attn_implementation == "sdpa"  # for the next translations
+    translator.model.set_attn_implementation("eager")
+    for place in (0, 1, 3):
+        for each in found[place]:
+            assert isinstance(each, Drawn)
+            ids = [*each.token_ids, translator.tokenizer.eos_token_id]
+            with torch.no_grad():
+                seen = translator.model(
+                    torch.tensor([translator.encode_batch([lines[place]])[0]]),
+                    decoder_input_ids=torch.tensor([[translator.model.config.decoder_start_token_id, *ids[:-1]]]),
+                    output_attentions=True,
+                    use_cache=False,
+                ).cross_attentions[0][0, 1]
+            rows = seen[:-1] if row == "output" else seen[1:]
+            assert np.abs(np.array(each.picture.weights) - rows.numpy()).max() < 6e-4
+            assert len(each.picture.targets) == len(each.token_ids)
+    expected = attend_by(translator, "ab CD", max_length=9)
+    assert (found[0][0].picture.targets, found[0][0].picture.sources) == expected.names("cross")
+
+
+def test_an_engine_without_attention_shows_none(make_translator: MakeTranslator) -> None:
+    translator = make_translator()
+    translator.engine = SearchOnly(translator.engine)
+    (found,) = Engine(translator)(["ab CD"], Wanted(2, has_attention=True))
+    assert [type(each) for each in found] == [Hypothesis, Hypothesis]
+
+
+class SearchOnly:
+    """As the engines of exports."""
+
+    def __init__(self, engine: object):
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.engine, name)

@@ -13,7 +13,6 @@ const BYTE = /^<0x([0-9A-F]{2})>$/;
 const MARK = ' '; // begins the names of looked-up tokens among byte pairs and words
 const MOST_CACHED = 20_000;
 
-export const isBlank = text => !/[^\p{White_Space}\x1c-\x1f]/u.test(text);
 const utf8 = new TextEncoder();
 const byteOf = new Map(); // the character that stands for a byte in the names of tokens
 const characterOf = [];
