@@ -46,9 +46,8 @@ class Engine:
             options["num_beams"] = wanted.number
         texts = [lines[place] for place in short]
         each = self.translator.hypotheses(texts, prefix=self.prefix, **options)
-        if wanted.has_attention and isinstance(
-            self.translator.engine, TorchEngine
-        ):  # an export has no attention to show
+        has_attention = isinstance(self.translator.engine, TorchEngine)  # which an export does not show
+        if wanted.has_attention and has_attention:
             each = self._drawn(texts, each)
         for place, hypotheses in zip(short, each, strict=True):
             found[place] = [replace(one, text=as_line(one.text)) for one in hypotheses]
