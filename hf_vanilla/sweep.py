@@ -178,8 +178,10 @@ def finished(arguments: Sequence[str]) -> str:
     streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     # In a group of its own, as a terminal sends Ctrl-C to all of a group: a second signal would stop it at once.
     with subprocess.Popen(command, process_group=0, **streams) as process:  # noqa: S603
+        signals: list[int] = []
 
         def pass_on(number: int, _: FrameType | None) -> None:
+            signals.append(number)
             process.send_signal(number)
 
         before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -190,8 +192,8 @@ def finished(arguments: Sequence[str]) -> str:
                 signal.signal(number, handler)
     code = process.returncode
     stopped = STOPPED.get(code) or (-code if -code in STOPPED.values() else None)
-    if stopped:
-        raise SweepStoppedError(stopped)
+    if stopped or signals:  # whatever the process did about a signal
+        raise SweepStoppedError(stopped or signals[0])
     return "" if code == 0 else f"failed: {last or f'exit code {code}'}"
 
 

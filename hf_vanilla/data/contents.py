@@ -11,8 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .corpus import Corpus, HubDataset, lines_of, status_of
-from .errors import InvalidDataError
+from .corpus import Corpus, HubDataset, lines_of, loading, status_of
 from .held_out import Part
 
 Contents = dict[str, Any]
@@ -72,10 +71,8 @@ def _contents_of_dataset(corpus: HubDataset, checksums: Checksums) -> Contents:
         return {"dataset": {str(file.relative_to(folder)): checksums.of(file) for file in files}}
     import datasets
 
-    try:
+    with loading(f"dataset {corpus.dataset} ({corpus.name}, {corpus.split})"):
         builder = datasets.load_dataset_builder(corpus.dataset, corpus.name, revision=corpus.revision)
-    except (OSError, ValueError) as error:
-        raise InvalidDataError(f"dataset {corpus.dataset} ({corpus.name}, {corpus.split}): {error}") from None
     return {"revision": builder.hash}
 
 

@@ -7,9 +7,11 @@ import gzip
 import itertools
 import json
 import os
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +21,7 @@ from .spoken import spoken_pairs
 
 Column = str | int
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_CSV_CELL = 10_000_000
 """Characters. With a quote that is not closed, the rest of the file would be one cell."""
 
@@ -212,7 +215,9 @@ class Table(Corpus):
             where = f"{self.file}:{number}"
             try:
                 row = json.loads(text_of(line, where))
-            except json.JSONDecodeError as error:
+            except InvalidDataError:
+                raise
+            except (ValueError, RecursionError) as error:
                 raise InvalidDataError(f"{where}: is not a line of JSON: {error}") from None
             if not isinstance(row, dict):
                 raise InvalidDataError(f"{where}: is {type(row).__name__}, not an object with columns")
@@ -258,10 +263,8 @@ class HubDataset(Corpus):
     def _pairs(self) -> Iterator[Pair]:
         import datasets
 
-        try:
+        with loading(f"dataset {self.dataset} ({self.name}, {self.split})"):
             rows = datasets.load_dataset(self.dataset, self.name, split=self.split, revision=self.revision)
-        except (OSError, ValueError) as error:
-            raise InvalidDataError(f"dataset {self.dataset} ({self.name}, {self.split}): {error}") from None
         for number, row in enumerate(rows):
             where = f"{self.dataset} ({self.split}): row {number}"
             source = tuple(cell(row, name, where) for name in self.source)
@@ -283,6 +286,19 @@ class GeneratedPairs(Corpus):
     def _pairs(self) -> Iterator[Pair]:
         for number, (spoken, written) in enumerate(spoken_pairs(self.split, self.size)):
             yield Pair((spoken,), written, f"{self.generated} ({self.split}): {number}", self.prefix)
+
+
+@contextmanager
+def loading(where: str) -> Iterator[None]:
+    """In this block what `datasets` cannot load is said in one line."""
+    import datasets
+
+    try:
+        yield
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
+        lines = str(reason).splitlines() or [type(reason).__name__]
+        raise InvalidDataError(f"{where}: {lines[0]}") from None
 
 
 def read_pairs(corpora: Iterable[Corpus]) -> Iterator[Pair]:
@@ -350,6 +366,11 @@ def cell(row: Mapping[Column, Any], name: Column, where: str) -> str:
     if name not in columns:
         known = ", ".join(map(str, columns))
         raise InvalidDataError(f"{where}: has no column {name!r}; its columns are {known}")
-    if not isinstance(columns[name], str):
-        raise InvalidDataError(f"{where}: column {name!r} is {columns[name]!r}, not text")
-    return columns[name]
+    text = columns[name]
+    if not isinstance(text, str):
+        raise InvalidDataError(f"{where}: column {name!r} is {text!r}, not text")
+    if half := LONE_SURROGATE.search(text):
+        raise InvalidDataError(
+            f"{where}: column {name!r} has half of a character (\\u{ord(half[0]):04x}), as of an emoji that was cut"
+        )
+    return text

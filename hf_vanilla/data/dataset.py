@@ -1,5 +1,6 @@
 """From pairs of texts to token ids in a memory-mapped file, and from these to the tensors of a batch."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,7 @@ SCHEMA = pa.schema(
 )
 """Files that earlier versions wrote have no prefixes and no numbers of corpora."""
 
+ID_COLUMNS = ("source_ids", "target_ids")
 WORD_COLUMNS = ("source_words", "target_words")  # only where there is BPE-dropout
 
 
@@ -59,6 +61,9 @@ class LengthLimits:
 
     source: int
     target: int
+
+
+NO_LIMITS = LengthLimits(sys.maxsize, sys.maxsize)
 
 
 def encode_corpora(
@@ -130,7 +135,7 @@ def subword_dropout_of(dataset: datasets.Dataset) -> SubwordDropout:
 
 def lengths_of(dataset: datasets.Dataset) -> np.ndarray:
     """(N, 2): the source and target length of every pair, in tokens."""
-    columns = [dataset.data.column(name) for name in ("source_ids", "target_ids")]
+    columns = [dataset.data.column(name) for name in ID_COLUMNS]
     return np.stack([np.concatenate([np.diff(chunk.offsets) for chunk in column.chunks]) for column in columns], 1)
 
 
@@ -167,6 +172,9 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
     Encoded pairs by epoch and index, segmented anew in each epoch if there is BPE-dropout.
 
     With a `mixture` the index is a place in the epoch, where the same pair may have several.
+
+    Args:
+        limits: A text that BPE-dropout would make longer is segmented as usual.
     """
 
     def __init__(
@@ -175,8 +183,10 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         dropout: SubwordDropout | None = None,
         seed: int = 0,
         mixture: Mixture | None = None,
+        limits: LengthLimits = NO_LIMITS,
     ):
-        columns = WORD_COLUMNS if dropout else ("source_ids", "target_ids")
+        columns = (*ID_COLUMNS, *WORD_COLUMNS) if dropout else ID_COLUMNS
+        self.limits = (limits.source, limits.target)
         self.dataset = dataset.select_columns(columns).with_format("arrow" if dropout else None)
         self.dropout = dropout
         self.seed = seed
@@ -194,13 +204,17 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
         epochs, indices = np.array(keys).T
         rows = self.dataset[self._rows(epochs, indices)]
         if self.dropout:
-            sides = [
-                self.dropout(rows[name].combine_chunks(), self._seeds(epochs, indices, side))
-                for side, name in enumerate(WORD_COLUMNS)
-            ]
+            sides = [self._segmented(self.dropout, rows, epochs, indices, side) for side in range(2)]
         else:
             sides = [rows["source_ids"], rows["target_ids"]]
         return [{"input_ids": source, "labels": target} for source, target in zip(*sides, strict=True)]
+
+    def _segmented(
+        self, dropout: SubwordDropout, rows: pa.Table, epochs: np.ndarray, indices: np.ndarray, side: int
+    ) -> list[list[int]]:
+        words = rows[WORD_COLUMNS[side]].combine_chunks()
+        drawn, usual = dropout(words, self._seeds(epochs, indices, side)), rows[ID_COLUMNS[side]]
+        return [ids if len(ids) <= self.limits[side] else usual[row].as_py() for row, ids in enumerate(drawn)]
 
     @property
     def lengths(self) -> np.ndarray | Callable[[int], np.ndarray]:
@@ -221,7 +235,7 @@ class TrainingPairs(Dataset[dict[str, list[int]]]):
                 there = indices[first:last]
                 lengths[there, side] = dropout.lengths(texts.take(rows[there] - start), self._seeds(epoch, there, side))
                 start += len(texts)
-        return lengths
+        return np.where(lengths <= self.limits, lengths, lengths_of(self.dataset)[rows])
 
     def _rows(self, epochs: np.ndarray | int, indices: np.ndarray) -> np.ndarray:
         return indices if self.mixture is None else self.mixture.rows(epochs, indices)

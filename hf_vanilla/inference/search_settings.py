@@ -38,7 +38,9 @@ class SearchSettings:
             )
         if seed is not None and not self.is_sampling:
             raise ValueError("a seed is for sampling: give do_sample=True, and num_beams=1 or none")
-        self.seed = int(torch.randint(2**62, ())) if seed is None else seed
+        if seed is None and self.is_sampling:  # a search draws nothing: validations must not change a training
+            seed = int(torch.randint(2**62, ()))
+        self.seed = seed or 0
 
     def of(self, name: str) -> Any:
         """The value of a key, None if it is set nowhere."""

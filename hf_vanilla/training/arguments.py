@@ -22,9 +22,8 @@ from ..models.modeling_vanilla import VanillaForConditionalGeneration
 from ..precision import bfloat16_is_fast
 from . import yaml12
 from .options import DEFAULT_ARGUMENTS, WITHOUT_WARM_UP
-from .recipe import Recipe, RecipeError
+from .recipe import BY_A_METRIC, Recipe, RecipeError
 
-BY_A_METRIC = ("reduce_lr_on_plateau", "greedy")
 """Schedules that lower the learning rate when validations stop getting better."""
 
 UNKNOWN_STEPS = 10_000

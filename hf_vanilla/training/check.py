@@ -109,9 +109,9 @@ class Plan:
 
     @property
     def checkpoints(self) -> int:
-        """How many there will be at the same time."""
+        """How many there will be at the same time: the newest, and the best of all."""
         made = math.ceil(self.steps / self.steps_between_checkpoints)
-        return min(made, self.arguments.save_total_limit or made)
+        return min(made, (self.arguments.save_total_limit or made) + 1)
 
     @property
     def steps_between_checkpoints(self) -> int:

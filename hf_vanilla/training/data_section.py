@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data import held_out
 from ..data.corpus import Column, Corpus, GeneratedPairs, HubDataset, ParallelText, Symbols, Table
+from ..data.dataset import LengthLimits
 from .places import Places, located
 from .values import RecipeError, checked, mapping, typed, unknown_key
 
@@ -44,6 +45,10 @@ class DataSection:
     license: str | None = None
     max_source_length: int = 256
     max_target_length: int = 256
+
+    @property
+    def limits(self) -> LengthLimits:
+        return LengthLimits(self.max_source_length, self.max_target_length)
 
 
 @dataclass(frozen=True)

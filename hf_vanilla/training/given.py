@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.corpus import Column, lines_of, text_of
+from ..data.corpus import Column, lines_of, loading, text_of
 from ..data.errors import InvalidDataError
 
 SAMPLE = 2000  # lines to look at
@@ -56,6 +56,10 @@ class Given:
         return len(self.train) == 1
 
     @property
+    def named_columns(self) -> tuple[str, ...]:
+        return (*self.source_columns, *([self.target_column] if self.target_column else []))
+
+    @property
     def is_dataset(self) -> bool:
         """A folder, or a name that is no file and may be an id on the Hub."""
         path = Path(self.train[0])
@@ -86,6 +90,13 @@ def data_section(given: Given, folder: Path) -> dict[str, Any]:
             )
     if given.is_dataset:
         return _dataset(given, folder)
+    if given.name:
+        raise InvalidDataError(f"--name {given.name}: is of a dataset, and {given.train[0]} is a file; leave it out")
+    if given.named_columns and not given.is_table:
+        raise InvalidDataError(
+            f"--source-column and --target-column are of a table, and {' and '.join(given.train)} are two texts; leave "
+            "them out"
+        )
     for file in (*given.train, *given.validation, *given.test):
         refuse_what_is_no_text(Path(file))
     return _table(given, folder) if given.is_table else _two_files(given, folder)
@@ -143,12 +154,8 @@ def _dataset(given: Given, folder: Path) -> dict[str, Any]:
     import datasets
 
     name, path = given.train[0], Path(given.train[0])
-    try:
+    with loading(f"{name}: there is no such file or folder, and as a dataset"):
         splits = datasets.load_dataset(name, given.name)
-    except (OSError, ValueError) as error:
-        raise InvalidDataError(
-            f"{name}: there is no such file or folder, and as a dataset: {str(error).splitlines()[0]}"
-        ) from None
     if "train" not in splits:
         raise InvalidDataError(
             f"{name}: has no split 'train', but {', '.join(map(str, splits))}; write the recipe by hand"
@@ -160,8 +167,11 @@ def _dataset(given: Given, folder: Path) -> dict[str, Any]:
     sides = _sides(rows, given)
     found = {"train": "train", "validation": "validation", "test": "test"}
     for split in ("validation", "test"):
-        if getattr(given, split):
-            found[split] = getattr(given, split)[0]
+        if wanted := getattr(given, split):
+            if wanted[0] not in splits:
+                known = ", ".join(map(str, splits))
+                raise InvalidDataError(f"--{split} {wanted[0]}: {name} has no such split, but {known}")
+            found[split] = wanted[0]
     return {key: shared | {"split": split} | sides for key, split in found.items() if split in splits}
 
 
@@ -189,11 +199,20 @@ def _part(key: str, name: Column, separator: str | None) -> Any:
 def choose_columns(rows: Rows, given: Given) -> tuple[list[Column], Column]:
     """The columns of the source, and that of the target: those that were named, or those that can be meant only."""
     names = {str(column): column for column in rows.columns}
-    for name in (*given.source_columns, *([given.target_column] if given.target_column else [])):
+    for name in given.named_columns:
         if name not in names:
             raise InvalidDataError(f"{given.train[0]}: has no column {name!r}; its columns are {', '.join(names)}")
-    if given.source_columns and given.target_column:
-        return [names[name] for name in given.source_columns], names[given.target_column]
+    unclear = InvalidDataError(
+        f"{given.train[0]}: its columns are {', '.join(names)}; say which are meant by --source-column (several times, "
+        "if there are several) and --target-column"
+    )
+    if given.named_columns:
+        others = [column for name, column in names.items() if name not in given.named_columns]
+        source = [names[name] for name in given.source_columns] or others
+        target = [names[given.target_column]] if given.target_column else others
+        if len(target) != 1 or (source is others and len(others) != 1):
+            raise unclear
+        return source, target[0]
     features = [column for column in rows.columns[1:] if symbols_in(rows.texts(column)) == ";"]
     if len(names) == 3 and len(features) == 1:  # inflection: lemma, form, features; or lemma, features, form
         (form,) = (column for column in rows.columns[1:] if column != features[0])
@@ -207,10 +226,7 @@ def choose_columns(rows: Rows, given: Given) -> tuple[list[Column], Column]:
         raise InvalidDataError(
             f"{given.train[0]}: has one column; give the file of the targets, too: hf-vanilla init SOURCE TARGET"
         )
-    raise InvalidDataError(
-        f"{given.train[0]}: its columns are {', '.join(names)}; say which are meant by --source-column (several times, "
-        "if there are several) and --target-column"
-    )
+    raise unclear
 
 
 def rows_of(file: Path, given: Given) -> Rows:
@@ -242,7 +258,7 @@ def _rows_of_json(file: Path) -> Rows:
     for number, line in enumerate(_sample(file), 1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidDataError(f"{file}:{number}: is not a line of JSON: {error}") from None
         if not isinstance(row, dict):
             raise InvalidDataError(f"{file}:{number}: is {type(row).__name__}, not an object with columns")
@@ -263,6 +279,8 @@ def languages_of(row: Mapping[Any, Any]) -> Mapping[Column, Any]:
 
 def _rows_of_text(file: Path, suffix: str, given: Given) -> Rows:
     separator, table = _separated(file, suffix)
+    if not table:
+        raise InvalidDataError(f"{file}: no row of its beginning ends; is there a quotation mark that is not closed?")
     header, *rest = table
     to_name = None if separator == USUAL_SEPARATORS.get(suffix) else separator
     if not is_header(header, given):
@@ -293,9 +311,8 @@ def _cells(lines: Sequence[str], separator: str, suffix: str) -> Iterator[list[s
 
 def is_header(cells: Sequence[str], given: Given) -> bool:
     """Whether a first line names the columns: as on the command line, or as columns and languages usually are."""
-    asked = {*given.source_columns, *([given.target_column] if given.target_column else [])}
-    if asked:
-        return not all(name.isdecimal() for name in asked)
+    if given.named_columns:
+        return not all(name.isdecimal() for name in given.named_columns)
     names = [cell for cell in cells if cell.lower() in NAMES or re.fullmatch("[a-z]{2}", cell)]
     return len(names) > 1 and len(set(cells)) == len(cells)
 

@@ -28,23 +28,32 @@ def refuse_unsupported_systems() -> None:
 
 class ThreadsOfTheRun(TrainerCallback, ExportableState):
     """
-    Says what a training runs on, and has one that goes on use as many threads as it began with.
+    Says what a training runs on, and has one that goes on use as many threads as it began with. With another number of
+    processes each step has other batches, and that is said.
 
     Threads add up parts of a sum each, so their number decides how sums are rounded: with another one, a run that was
     stopped ends with slightly other weights than one that was not. The number is saved with each checkpoint.
     """
 
-    def __init__(self, threads: int | None = None):
+    def __init__(self, threads: int | None = None, processes: int | None = None):
         self.threads = threads or torch.get_num_threads()
+        self.processes = processes
 
     def state(self) -> dict[str, Any]:
-        return {"args": {"threads": self.threads}, "attributes": {}}
+        return {"args": {"threads": self.threads, "processes": self.processes}, "attributes": {}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if args.device.type == "cpu":
             self._keep_their_number()
+        if self.processes not in (None, args.world_size):
+            say(
+                f"this run was trained by {self.processes} processes and goes on with {args.world_size}: its steps have "
+                "more or fewer pairs from here on, and some pairs of this epoch come twice or not at all; with "
+                f"{self.processes} processes again it would end with the weights of a training without a stop"
+            )
+        self.processes = args.world_size
         say(what_it_runs_on(args))
 
     def _keep_their_number(self) -> None:

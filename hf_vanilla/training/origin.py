@@ -74,7 +74,7 @@ class Origin:
 
 def completed(recipe: Recipe, run: Path) -> Recipe:
     """
-    The recipe, with what it does not say about model and search taken from the model that it starts from.
+    The recipe, with what it does not say about model, tokens and search taken from the model that it starts from.
 
     A run that has checkpoints recorded it and needs the model no more.
     """
@@ -90,7 +90,8 @@ def completed(recipe: Recipe, run: Path) -> Recipe:
     given = {key: value for key, value in recipe.model.items() if value is not None}
     model = {key: getattr(config, key) for key in ARCHITECTURE if hasattr(config, key)} | given
     check_positions(recipe.data, model)
-    return replace(recipe, model=model, generation=_search(recipe, origin))
+    tokenizer = replace(recipe.tokenizer, vocab_size=config.vocab_size)
+    return replace(recipe, model=model, tokenizer=tokenizer, generation=_search(recipe, origin))
 
 
 def new_origin(recipe: Recipe) -> Origin | None:

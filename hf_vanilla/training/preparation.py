@@ -16,11 +16,11 @@ import numpy as np
 
 from ..data.contents import Checksums, Contents, changes, contents_of
 from ..data.corpus import read_pairs
-from ..data.dataset import LengthLimits, encode_corpora, lengths_of
+from ..data.dataset import encode_corpora, lengths_of
 from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import refuse_dropout, with_tokens
 from ..data.saved_tokenizer import PreTrainedTokenizerFast
-from ..data.tokenizer import Columns, symbols_in, texts_in, train_tokenizer
+from ..data.tokenizer import TAG, Columns, Encoder, symbols_in, texts_in, train_tokenizer
 from ..files import write_whole
 from ..messages import say
 from ..run_directory import DATA, PREPARED, RECIPE, TOKENIZER, WEIGHTS, checkpoints_of
@@ -115,6 +115,7 @@ def prepare(recipe: Recipe, run: Path) -> Prepared:
     record.write(run)
     write_whole(run / RECIPE, recipe.text)
     make_tokenizer(recipe, run, record, is_begun)
+    refuse_unknown_tags(recipe, Encoder(PreTrainedTokenizerFast.from_pretrained(run)))
     for split in SPLITS:
         encode(recipe, run, split, record)
     return read_prepared(run)
@@ -130,6 +131,13 @@ def read_test_pairs(recipe: Recipe) -> None:
     """Find what is wrong with the test pairs, which are not encoded, before the training and not after it."""
     if recipe.data.test and not sum(1 for _ in read_pairs(recipe.data.test)):
         raise InvalidDataError("data.test: has no pairs")
+
+
+def refuse_unknown_tags(recipe: Recipe, encoder: Encoder) -> None:
+    """Of the test pairs; the others are encoded before the training."""
+    for tag in {corpus.prefix for corpus in recipe.data.test}:
+        if TAG.fullmatch(tag):
+            encoder.tag(tag)
 
 
 def read_prepared(run: Path) -> Prepared:
@@ -260,10 +268,9 @@ def encode(recipe: Recipe, run: Path, split: str, record: Record) -> None:
         say(f"{split}: {len(pairs):,} pairs, encoded before in {file}")
         record.encoded[split] = before or summary_of(pairs)
     else:
-        limits = LengthLimits(recipe.data.max_source_length, recipe.data.max_target_length)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(run)
         dropout = recipe.tokenizer.dropout if split == "train" else 0.0
-        pairs, skipped = encode_corpora(getattr(recipe.data, split), tokenizer, limits, file, dropout)
+        pairs, skipped = encode_corpora(getattr(recipe.data, split), tokenizer, recipe.data.limits, file, dropout)
         record.encoded[split] = summary_of(pairs)
         if before and before != record.encoded[split]:
             file.unlink()

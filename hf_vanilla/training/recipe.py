@@ -115,8 +115,10 @@ def load_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe:
     recipe = _sections({} if recipe is None else recipe, str(file))
     for name, section in recipe.items():
         mapping(section, name)
+    in_file = dict(recipe.get("training", {}))
     for override in sorted(overrides, key=lambda override: not override.startswith(f"{PRESET}=")):
         _override(recipe, override)
+    _drop_epochs_of_file(in_file, recipe.get("training", {}))
     places = places_of(file).with_typed([override.partition("=")[0] for override in overrides], Path.cwd())
     loaded = _checked_recipe(recipe, places)
     if not is_of_run(file):
@@ -134,12 +136,18 @@ def refuse_hybrid(recipe: Recipe) -> None:
 
 
 MAY_CHANGE = (
-    *("data.test", "generation", "training.average", "training.logging_", "training.eval_", "training.save_"),
-    *("training.sample_translations", "training.bleu_tokenize"),
-    *("training.metrics", "training.group_references", "training.report_to", "training.run_name"),
-    *("training.dataloader_", "training.ddp_timeout", "data.license"),
+    *("data.test", "data.license", "generation.", "training.average", "training.average_checkpoints"),
+    *("training.logging_", "training.save_", "training.dataloader_", "training.ddp_timeout"),
+    *("training.sample_translations", "training.report_to", "training.run_name"),
 )
-"""A training may go on after these keys have changed, as its steps do not depend on them (beginnings of keys)."""
+"""A training may go on after these keys have changed, as its steps do not depend on them. (With _ or . at the end: all
+that begin so.)"""
+
+OF_VALIDATIONS = ("training.eval_", "training.metrics", "training.bleu_tokenize", "training.group_references")
+"""And after these, unless validations decide when the learning rate falls."""
+
+BY_A_METRIC = ("reduce_lr_on_plateau", "greedy")
+"""Schedules of the learning rate that follow validations."""
 
 WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
 """Schedules of the learning rate that do not depend on how long the training is."""
@@ -152,18 +160,24 @@ def refuse_another_recipe(recipe: Recipe, file: Path, compared_elsewhere: tuple[
     same_files = {key for key in files if files[key] == files_now[key]}
     may_change: tuple[str, ...] = MAY_CHANGE + compared_elsewhere
     chosen = DEFAULT_ARGUMENTS | dict(recipe.arguments)
+    if chosen["lr_scheduler_type"] not in BY_A_METRIC:
+        may_change += OF_VALIDATIONS
     if chosen["lr_scheduler_type"] in WITHOUT_END and not 0 < chosen["warmup_steps"] < 1:
         may_change += ("training.max_steps", "training.num_train_epochs")
     changed = [
         f"{key} ({before.get(key, 'not given')} before, {now.get(key, 'not given')} now)"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(may_change) and key not in same_files
+        if before.get(key) != now.get(key) and not _is_among(may_change, key) and key not in same_files
     ]
     if changed:
         raise RecipeError(
             f"{file.parent} was begun with another recipe: {', '.join(changed)}; choose another --output, or go on "
             "with what it was begun with"
         )
+
+
+def _is_among(names: Sequence[str], key: str) -> bool:
+    return any(key == name or (name.endswith(("_", ".")) and key.startswith(name)) for name in names)
 
 
 def _files(keys: Mapping[str, Any], places: Places) -> dict[str, Any]:
@@ -338,9 +352,15 @@ def _override(recipe: dict[str, Any], override: str) -> None:
         raise RecipeError(f"{override!r}: {text!r} is not YAML") from None
     if name == PRESET and value is not None:
         place.clear()  # the file's model
-    elif name == "training.max_steps":
-        place.pop("num_train_epochs", None)  # the file's: without effect beside it
     place[key] = value
+
+
+def _drop_epochs_of_file(in_file: Mapping[str, Any], training: dict[str, Any]) -> None:
+    """Those of a recipe have no effect beside a number of steps that was typed."""
+    epochs, steps = "num_train_epochs", training.get("max_steps")
+    has_typed_steps = type(steps) is int and steps > 0 and steps != in_file.get("max_steps")
+    if has_typed_steps and epochs in in_file and training.get(epochs) == in_file[epochs]:
+        del training[epochs]
 
 
 def _sections(recipe: Any, where: str) -> dict[str, Any]:

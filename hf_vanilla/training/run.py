@@ -25,7 +25,7 @@ from ..files import write_whole
 from ..messages import say
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration
-from ..run_directory import HISTORY, refuse_foreign
+from ..run_directory import HISTORY, WEIGHTS, refuse_foreign
 from .arguments import training_arguments
 from .checkpoints import average_checkpoints
 from .cpu import make_fast_on_cpu
@@ -34,7 +34,7 @@ from .origin import IDS, Origin, completed, load_weights
 from .preparation import Prepared, prepare, read_prepared
 from .progress import ProgressLines
 from .ranks import Ranks
-from .recipe import Recipe
+from .recipe import Recipe, RecipeError
 from .saving import newest_whole_checkpoint, only_writer, unfinished
 from .stopping import IntervalsOfTheRecipe, LogAtSaves, StopOnSignal, TrainingStoppedError
 from .trainer import VanillaTrainer
@@ -59,7 +59,7 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
     with ExitStack() as held:
         prepared = prepare_together(recipe, run, ranks, held)
         model = new_model(recipe, prepared.tokenizer, prepared.origin)
-        checkpoint = ranks.first(lambda: newest_whole_checkpoint(run))
+        checkpoint = ranks.first(lambda: checkpoint_to_go_on_from(run))
         if recipe.model_from and prepared.origin and not checkpoint:
             load_weights(model, recipe, prepared.origin)
         if arguments.use_cpu:
@@ -75,6 +75,16 @@ def train(recipe: Recipe, run: Path, translate: Translate, score: Score) -> PreT
         trainer.save_model()
         ranks.first(lambda: finish(recipe, run, trainer))
     return model
+
+
+def checkpoint_to_go_on_from(run: Path) -> Path | None:
+    checkpoint = newest_whole_checkpoint(run)
+    if not checkpoint and (run / HISTORY).exists() and (run / WEIGHTS).exists():
+        raise RecipeError(
+            f"{run} is finished, and has no checkpoint to go on from: measure it (hf-vanilla evaluate {run}), or choose "
+            "another --output"
+        )
+    return checkpoint
 
 
 def prepare_together(recipe: Recipe, run: Path, ranks: Ranks, held: ExitStack) -> Prepared:
@@ -142,7 +152,7 @@ def make_trainer(
 
     patience = section.early_stopping_patience
     mixture = mixture_of(prepared.train, [corpus.weight for corpus in recipe.data.train], arguments.seed)
-    train_pairs = TrainingPairs(prepared.train, dropout, arguments.seed, mixture)
+    train_pairs = TrainingPairs(prepared.train, dropout, arguments.seed, mixture, recipe.data.limits)
     eval_pairs = TrainingPairs(prepared.validation)
     batches = partial(TokenBudgetBatches, max_tokens=section.max_tokens, seed=arguments.seed)
     train_batches = batches(train_pairs.lengths, per_step=processes * arguments.gradient_accumulation_steps)

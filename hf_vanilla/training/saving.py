@@ -81,11 +81,10 @@ def newest_whole_checkpoint(run: Path) -> Path | None:
 
 
 def keep_newest(run: Path, limit: int | None, protected: set[Path]) -> None:
-    """Discard the oldest checkpoints until there are no more than `limit`, but none of the `protected` ones."""
-    checkpoints = checkpoints_of(run)
-    surplus = len(checkpoints) - limit if limit else 0
-    for checkpoint in [path for path in checkpoints if path not in protected][: max(0, surplus)]:
-        discard(checkpoint)
+    """Discard all checkpoints but the newest ones, `limit` of them, and those that are `protected`."""
+    for checkpoint in checkpoints_of(run)[:-limit] if limit else []:
+        if checkpoint not in protected:
+            discard(checkpoint)
 
 
 def move_files(folder: Path, destination: Path) -> None:

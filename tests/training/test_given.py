@@ -160,3 +160,57 @@ def test_what_cannot_be_guessed_is_asked_for(here: Path, given: Given, message: 
     with pytest.raises(InvalidDataError) as error:
         data_section(given, here)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("named", [{"source_columns": ("y",)}, {"target_column": "x"}])
+def test_of_two_columns_one_that_is_named_says_which_the_other_is(here: Path, named: dict[str, Any]) -> None:
+    write("a.csv", SENTENCES, FORMS, header="x,y", separator=",")
+    assert data_section(Given(("a.csv",), **named), here)["train"] == {"file": "a.csv", "source": "y", "target": "x"}
+    write("b.tsv", SENTENCES, FORMS, LEMMAS)
+    with pytest.raises(InvalidDataError, match="say which are meant by --source-column"):
+        data_section(Given(("b.tsv",), source_columns=("2",)), here)
+    several = data_section(Given(("b.tsv",), source_columns=("2", "0")), here)["train"]
+    assert several == {"file": "b.tsv", "source": [2, 0], "target": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Given(("a.en", "b.de"), source_columns=("7",)), "--source-column and --target-column are of a table"),
+        (Given(("a.en", "b.de"), name="de-en"), "--name de-en: is of a dataset, and a.en is a file"),
+        (Given(("folder",), validation=("dev",)), "--validation dev: folder has no such split, but train, test"),
+    ],
+)
+def test_what_has_no_effect_is_refused(here: Path, given: Given, message: str) -> None:
+    write("a.en", SENTENCES)
+    write("b.de", SENTENCES)
+    Path("folder").mkdir()
+    for split in ("train", "test"):
+        write(f"folder/{split}.csv", SENTENCES, FORMS, header="source,target", separator=",")
+    with pytest.raises(InvalidDataError) as error:
+        data_section(given, here)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", '"open,b\n' + "c,d\n" * 3000, "a.csv: no row of its beginning ends"),
+        ("a.jsonl", "[" * 100_000, "a.jsonl:1: is not a line of JSON"),
+        ("a.jsonl", '{"a": ' + "9" * 5000 + "}", "a.jsonl:1: is not a line of JSON"),
+    ],
+)
+def test_a_broken_table_is_one_message(here: Path, name: str, content: str, message: str) -> None:
+    Path(name).write_text(content)
+    with pytest.raises(InvalidDataError) as error:
+        data_section(Given((name,)), here)
+    assert message in str(error.value)
+
+
+def test_a_folder_whose_files_do_not_fit_together_is_one_message(here: Path) -> None:
+    Path("folder").mkdir()
+    write("folder/train.csv", SENTENCES, FORMS, header="source,target", separator=",")
+    write("folder/test.csv", SENTENCES, FORMS, header="question,answer", separator=",")
+    with pytest.raises(InvalidDataError, match="folder: there is no such file or folder, and as a dataset: ") as error:
+        data_section(Given(("folder",)), here)
+    assert "\n" not in str(error.value)
