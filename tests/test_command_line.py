@@ -152,13 +152,16 @@ def test_averaging_again_replaces_the_weights(
 BRIEF = {key: value for key, value in SMALL.items() if key.startswith(("model.", "training.max", "training.eval"))}
 
 
-def test_the_shell_commands_of_the_readme_run(tmp_path: Path) -> None:
+def test_the_shell_commands_of_the_documents_run(trained: Path, tmp_path: Path) -> None:
     """On spoken forms as text files, and with a training cut short; `make` is what runs these tests."""
     for split, size in (("train", 3000), ("valid", 100), ("test", 100)):
         pairs = spoken_pairs(split.replace("valid", "validation"), size)
         for suffix, texts in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{split}.{suffix}").write_text("".join(f"{text}\n" for text in texts))
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "quickstart").symlink_to(trained)
+    documents = [ROOT / "README.md", ROOT / "docs" / "inspecting.md"]
+    blocks = [block for each in documents for block in re.findall(r"```sh\n(.*?)```", each.read_text(), re.DOTALL)]
     lines = [line.partition("#")[0] for block in blocks for line in block.splitlines() if not line.startswith("make ")]
     assert sum("hf-vanilla" in line for line in lines) >= 5
     brief = " ".join(f"{key}={value}" for key, value in BRIEF.items()) + " model.num_heads=2"

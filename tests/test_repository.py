@@ -1,4 +1,4 @@
-"""What the README says is true, and the command line answers."""
+"""What the README and the documents say is true, and the command line answers."""
 
 import json
 import re
@@ -13,9 +13,11 @@ import warm
 
 import hf_vanilla
 from hf_vanilla.training import shipped
+from hf_vanilla.training.options import DEFAULT_ARGUMENTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def run(*arguments: str, cwd: Path = ROOT, fresh: bool = False) -> str:
@@ -31,24 +33,42 @@ def run(*arguments: str, cwd: Path = ROOT, fresh: bool = False) -> str:
 
 def test_the_python_of_the_readme_builds_trains_and_saves_a_model(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    (block,) = (block for block in blocks if "from_config" in block)
+    (block,) = (block for block in blocks if "generate(" in block)
     assert "tensor([[" in run("-c", block, cwd=tmp_path)
     assert (tmp_path / "my-model" / "modeling_vanilla.py").exists()
 
 
+def test_the_trainer_of_the_readme_trains(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (block,) = (block for block in blocks if "Seq2SeqTrainer(" in block)
+    assert "'train_loss'" in run("-c", block, cwd=tmp_path)
+
+
 def test_every_make_target_of_the_readme_exists() -> None:
-    named = set(re.findall(r"\bmake ([a-z-]+)\b", README)) - {"says"}
+    named = set(re.findall(r"\bmake ([a-z-]+)\b", README))
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert phony is not None
     assert {"demo", "test", "lint"} <= named <= set(phony.group(1).split())
 
 
-def test_every_file_and_class_that_the_readme_names_exists() -> None:
-    for path in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / path).exists(), path
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_heading_and_class_that_a_document_names_exists(document: Path) -> None:
+    text = document.read_text()
+    for path, heading in re.findall(r"\]\(((?!http)[^)#]*)#?([^)]*)\)", text):
+        named = document.parent / path if path else document
+        assert named.exists(), path
+        headings = re.findall(r"^#+ (.*)$", named.read_text(), flags=re.MULTILINE) if heading else []
+        assert heading in ["", *(re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings)], heading
     code = "".join(path.read_text() for path in (ROOT / "hf_vanilla").rglob("*.py"))
-    for name in re.findall(r"`(Vanilla\w+)", README):
+    for name in re.findall(r"`(Vanilla\w+)", text):
         assert f"class {name}" in code, name
+
+
+def test_every_default_of_training_that_differs_from_transformers_is_in_its_table() -> None:
+    table = (ROOT / "docs" / "training.md").read_text()
+    technical = ("logging_nan_inf_filter", "disable_tqdm", "remove_unused_columns", "restore_", "ddp_find_unused")
+    for name in [*DEFAULT_ARGUMENTS, "bf16", "max_tokens", "average_checkpoints"]:
+        assert f"`{name}`" in table or name.startswith(technical), name
 
 
 @pytest.mark.parametrize("command", [["-m", "hf_vanilla"], ["-c", "from hf_vanilla_cli import main; main()"]])

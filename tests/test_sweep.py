@@ -243,15 +243,16 @@ def test_real_trainings_are_runs_with_scores(tmp_path: Path) -> None:
 
 WAITS = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(CODE))
 print("ready", file=sys.stderr, flush=True)
 time.sleep(300)
 """
 
 
-def test_whoever_stops_the_sweep_stops_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = subprocess.Popen
-    monkeypatch.setattr(sweep.subprocess, "Popen", lambda _, **options: usual([sys.executable, "-c", WAITS], **options))
+@pytest.mark.parametrize("code", [143, 0, 1])  # also of a training that had just ended, or had not quite begun
+def test_whoever_stops_the_sweep_stops_the_training(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    usual, waits = subprocess.Popen, WAITS.replace("CODE", str(code))
+    monkeypatch.setattr(sweep.subprocess, "Popen", lambda _, **options: usual([sys.executable, "-c", waits], **options))
     monkeypatch.setattr(
         sweep, "errors_shown", lambda process: (process.stderr.readline(), interrupt(), process.wait(), "")[-1]
     )

@@ -49,8 +49,8 @@ class ThreadsOfTheRun(TrainerCallback, ExportableState):
             self._keep_their_number()
         if self.processes not in (None, args.world_size):
             say(
-                f"this run was trained by {self.processes} processes and goes on with {args.world_size}: its steps have "
-                "more or fewer pairs from here on, and some pairs of this epoch come twice or not at all; with "
+                f"this run was trained by {self.processes} processes and goes on with {args.world_size}: from here on "
+                "its steps have more or fewer pairs, and some pairs of this epoch come twice or not at all; with "
                 f"{self.processes} processes again it would end with the weights of a training without a stop"
             )
         self.processes = args.world_size

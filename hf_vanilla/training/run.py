@@ -81,8 +81,8 @@ def checkpoint_to_go_on_from(run: Path) -> Path | None:
     checkpoint = newest_whole_checkpoint(run)
     if not checkpoint and (run / HISTORY).exists() and (run / WEIGHTS).exists():
         raise RecipeError(
-            f"{run} is finished, and has no checkpoint to go on from: measure it (hf-vanilla evaluate {run}), or choose "
-            "another --output"
+            f"{run} is finished, and has no checkpoint to go on from: measure it (hf-vanilla evaluate {run}), or "
+            "choose another --output"
         )
     return checkpoint
 

@@ -93,6 +93,19 @@ def test_csv_has_any_separator_of_one_character_and_its_empty_lines_are_no_rows(
     assert (*pair.source, pair.target, pair.where) == ("a;b", "c", f"{tmp_path / 'a.csv'}:3")
 
 
+def test_half_of_a_character_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "so sad \\ud83d", "de": "b"}\n')
+    with pytest.raises(InvalidDataError, match=r"a.jsonl:2: column 'en' has half of a character \(\\ud83d\)"):
+        list(Table(tmp_path / "a.jsonl", ("en",), "de"))
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": ' + "9" * 5000 + "}", "{"])
+def test_json_that_cannot_be_read_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(InvalidDataError, match=r"a.jsonl:1: is not a line of JSON"):
+        list(Table(tmp_path / "a.jsonl", ("en",), "de"))
+
+
 def test_a_cell_of_csv_that_is_far_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = csv.field_size_limit()  # of all readers in the process
     monkeypatch.setattr(corpus_module, "MAX_CSV_CELL", 1000)

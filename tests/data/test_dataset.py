@@ -113,6 +113,25 @@ def test_lengths_are_those_of_the_examples_of_the_epoch(tmp_path: Path) -> None:
             assert lengths.tolist() == [[len(example["input_ids"]), len(example["labels"])] for example in seen]
 
 
+def test_dropout_makes_no_text_longer_than_the_limits(tmp_path: Path) -> None:
+    dataset = encoded_for_dropout(tmp_path / "a", copies=50)
+    free = TrainingPairs(dataset, subword_dropout_of(dataset), seed=3)
+    examples = TrainingPairs(dataset, subword_dropout_of(dataset), seed=3, limits=LIMITS)
+    usual, drawn = lengths_of(dataset), free.lengths(1)
+    assert (drawn > 8).any(axis=0).all()
+    assert (
+        examples.lengths(1)
+        == [
+            [n if n <= 8 else u for n, u in zip(*row, strict=True)]
+            for row in zip(drawn.tolist(), usual.tolist(), strict=True)
+        ]
+    ).all()
+    keys = [(1, index) for index in range(len(examples))]
+    for place, (one, other) in enumerate(zip(examples.__getitems__(keys), free.__getitems__(keys), strict=True)):
+        for name, ids in (("input_ids", "source_ids"), ("labels", "target_ids")):
+            assert one[name] == (other[name] if len(other[name]) <= 8 else dataset[place][ids])
+
+
 def test_workers_that_share_no_memory_draw_the_same(tmp_path: Path) -> None:
     """Under spawn and forkserver, the default of Python 3.14, a worker gets a pickle of the examples."""
     dataset = encoded_for_dropout(tmp_path / "a")

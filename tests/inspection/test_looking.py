@@ -306,19 +306,18 @@ def test_facts_have_the_agreement_of_the_first_map(make_translator: MakeTranslat
     assert torch.is_grad_enabled()
 
 
-def test_what_the_readme_says_of_looking_inside_works(
+def test_what_is_said_of_looking_inside_works(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: it comes with the extra plots")
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[2] / "docs" / "inspecting.md").read_text(encoding="utf-8")
     (tmp_path / "runs").mkdir()
-    (tmp_path / "docs").mkdir()
     run.rename(tmp_path / "runs" / "quickstart")
     monkeypatch.chdir(tmp_path)
     (command,) = re.findall(r"`hf-vanilla (inspect [^`]*--figure[^`]*)`", readme)
     done = CliRunner().invoke(main, shlex.split(command))
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "docs" / "attention.svg").exists()
+    assert (tmp_path / "attention.svg").exists()
     (block,) = (block for block in re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL) if "attend" in block)
-    exec(block, {})  # noqa: S102 - our own README
+    exec(block, {})  # noqa: S102 - our own document
     assert "(3, 4, " in capsys.readouterr().out

@@ -91,6 +91,16 @@ def test_more_threads_than_cores_are_used_for_exactness_which_is_said(
     assert said[0].startswith("this run goes on with the 3 threads that it began with, on 2 cores: OMP_NUM_THREADS=2")
 
 
+def test_another_number_of_processes_is_said_once(said: list[str]) -> None:
+    begun = ThreadsOfTheRun(1)
+    begun.on_train_begin(on("cuda:1", world_size=2), None, None)
+    callback = ThreadsOfTheRun(**begun.state()["args"])
+    callback.on_train_begin(on("cuda:1", world_size=1), None, None)
+    assert [line for line in said if "this run was trained by 2 processes and goes on with 1" in line] == said[1:2]
+    ThreadsOfTheRun(**callback.state()["args"]).on_train_begin(on("cuda:1", world_size=1), None, None)
+    assert len(said) == 4
+
+
 def test_on_a_gpu_the_number_of_threads_is_the_machines(said: list[str]) -> None:
     ThreadsOfTheRun(3).on_train_begin(on("cuda:1", bf16=True), None, None)
     assert torch.get_num_threads() == 1

@@ -12,6 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.tokenizer import Columns, Encoder
 from hf_vanilla.inference.translator import Translator, translate_each
 from hf_vanilla.training.check import check
@@ -154,3 +155,9 @@ def test_a_run_with_a_hybrid_tokenizer_still_translates(tmp_path: Path) -> None:
     others = [number for number in range(len(tokenizer)) if number != phoneme]
     options = {"max_length": 4, "num_beams": 1, "suppress_tokens": others}
     assert Translator.from_pretrained(tmp_path).translate([("BATE",), ("TÜ",)], **options) == ["EY EY EY", "EY EY EY"]
+
+
+def test_a_tag_of_test_pairs_that_was_not_trained_is_refused_before_the_training(tmp_path: Path) -> None:
+    test = '  test: {file: lemmas.tsv, source: [0, {column: 2, as: words, separator: ";"}], target: 1, prefix: <2fr>}\n'
+    with pytest.raises(InvalidDataError, match="prefix '<2fr>': the model has no such tag"):
+        train(recipe_in(tmp_path, RECIPE.replace("tokenizer:", f"{test}tokenizer:")), tmp_path / "run", *[None] * 2)

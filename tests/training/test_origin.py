@@ -22,7 +22,7 @@ from hf_vanilla.data.tokenizer import Encoder, train_tokenizer
 from hf_vanilla.files import sha256_of
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.training import preparation
-from hf_vanilla.training.arguments import training_arguments
+from hf_vanilla.training.arguments import arguments_here, training_arguments
 from hf_vanilla.training.check import check
 from hf_vanilla.training.origin import completed, load_weights
 from hf_vanilla.training.preparation import checksum_of_tokenizer, prepare, read_prepared
@@ -411,6 +411,15 @@ def test_the_search_is_that_of_the_origin_unless_the_recipe_says_otherwise(place
     (place / "origin" / "generation_config.json").unlink()
     found = started(place)[0].generation_config
     assert (found.num_beams, found.max_length) == (4, 61)  # as for any training
+
+
+def test_the_search_of_an_origin_may_name_any_of_its_tokens(place: Path) -> None:
+    """As OPUS-MT forbids its padding, the last of 58,101 tokens."""
+    make_origin(place / "origin", PreTrainedTokenizerFast.from_pretrained(place / "origin"), vocab_size=9000)
+    (place / "origin" / "generation_config.json").write_text('{"max_length": 20, "bad_words_ids": [[8999]]}')
+    chosen = completed(recipe(place), place / "run")
+    arguments_here(chosen, place / "run")
+    assert chosen.generation["bad_words_ids"] == [[8999]]
 
 
 def test_the_default_rate_follows_from_the_width_of_the_origin(place: Path) -> None:

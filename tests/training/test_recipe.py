@@ -456,6 +456,15 @@ def test_a_number_of_steps_replaces_the_number_of_epochs_in_the_file(minimal: Pa
     assert "num_train_epochs" not in load_recipe(minimal, ["training.max_steps=5"]).arguments
 
 
+def test_a_number_of_epochs_may_be_typed_beside_the_steps_that_it_replaces(minimal: Path) -> None:
+    typed = ["training.num_train_epochs=20", "training.max_steps=-1"]
+    for overrides in (typed, typed[::-1]):
+        arguments = load_recipe(minimal, overrides).arguments
+        assert (arguments["num_train_epochs"], arguments["max_steps"]) == (20, -1)
+    minimal.write_text(minimal.read_text().replace("max_steps: 10", "num_train_epochs: 10"))
+    assert load_recipe(minimal, ["training.max_steps=-1"]).arguments["num_train_epochs"] == 10
+
+
 def test_texts_may_not_be_longer_than_learned_positions(minimal: Path) -> None:
     overrides = ["model.position_embedding_type=learned", "model.max_position_embeddings=200"]
     with pytest.raises(RecipeError, match=r"data.max_source_length: 256 is more than the model's learned positions"):
@@ -484,6 +493,31 @@ def test_a_training_may_get_longer_only_where_its_learning_rates_stay(minimal: P
     assert not refused("training.lr_scheduler_type=constant")
     assert refused("training.warmup_steps=0.5")
     assert refused("training.warmup_steps=5", "training.lr_scheduler_type=linear")
+
+
+@pytest.mark.parametrize(
+    ("before", "override", "may_go_on"),
+    [
+        ([], "training.average=best", True),
+        ([], "training.average_tokens_across_devices=false", False),
+        ([], "training.eval_steps=5", True),
+        (["training.lr_scheduler_type=reduce_lr_on_plateau"], "training.eval_steps=5", False),
+        ([], "generation.num_beams=3", True),
+        ([], "training.learning_rate=1e-4", False),
+    ],
+)
+def test_what_steps_do_not_depend_on_may_change(
+    minimal: Path, tmp_path: Path, before: list[str], override: str, may_go_on: bool
+) -> None:
+    begun = tmp_path / "begun.yaml"
+    before = [*before, "training.eval_steps=2", "training.save_steps=1", "training.average_checkpoints=2"]
+    begun.write_text(load_recipe(minimal, before).text)
+    now = load_recipe(minimal, [*before, override])
+    if may_go_on:
+        refuse_another_recipe(now, begun)
+    else:
+        with pytest.raises(RecipeError, match="was begun with another recipe"):
+            refuse_another_recipe(now, begun)
 
 
 def test_a_run_may_get_a_licence_later(minimal: Path, tmp_path: Path) -> None:

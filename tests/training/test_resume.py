@@ -211,9 +211,19 @@ def test_validations_take_our_own_search_and_the_weights_as_they_are(
 def test_validations_change_nothing_about_the_training(tmp_path: Path) -> None:
     for run, strategy in (("without", "no"), ("with", "steps")):
         recipe = small_recipe(training__eval_strategy=strategy, training__eval_steps=2)
-        train(recipe, tmp_path / run, nothing, lambda *_: {})
+        train(recipe, tmp_path / run, greedy_translations, lambda *_: {})
     without, validated = (weights_of(tmp_path / run) for run in ("without", "with"))
     assert all(torch.equal(validated[name], weight) for name, weight in without.items())
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_is_not_trained_again(tmp_path: Path) -> None:
+    train(small_recipe(), tmp_path, nothing, lambda *_: {})
+    expected = weights_of(tmp_path)
+    for checkpoint in tmp_path.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    with pytest.raises(RecipeError, match="is finished, and has no checkpoint to go on from: measure it"):
+        train(small_recipe(), tmp_path, nothing, lambda *_: {})
+    assert all(torch.equal(weights_of(tmp_path)[name], weight) for name, weight in expected.items())
 
 
 def test_a_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
