@@ -121,8 +121,9 @@ def heads_report(
             f"{conllu}: has one text for each sentence, and {run} reads {translator.columns} columns"
         )
     pairs = pairs_for(run, translator, data, number, prefix)
+    relations = None if sentences is None else relations_of(translator, sentences, prefix)
     counts = training_counts(run, translator.model)
-    model, tokenizer = translator.model, translator.tokenizer
+    model = translator.model
     statistics, divergences = look_at(translator, pairs, counts)
     importance = importance_of_heads(model, pairs.source_ids, pairs.target_ids)
     return HeadReport(
@@ -131,7 +132,7 @@ def heads_report(
         statistics.as_dict(),
         importance,
         divergences.nearest(),
-        None if sentences is None else relations_of(model, tokenizer, sentences, prefix),
+        relations,
         curves_of(translator, pairs, importance) if prune else None,
     )
 

@@ -12,6 +12,7 @@ from ..data.corpus import lines_of, text_of
 from ..data.errors import InvalidDataError
 from ..inference.translator import Translator
 from ..run_directory import DATA
+from .attention import of_allowed_length
 
 PAIRS = 300
 """How many, if nothing else is said."""
@@ -80,8 +81,11 @@ def pairs_in(file: Path, translator: Translator, number: int | None = None, pref
         targets.append(target)
     if not sources:
         raise InvalidDataError(f"{file}: has no pairs")
-    ids = translator.encode_batch(sources, prefix), translator.encoder.targets(targets)
-    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, *ids, [prefix] * len(sources))
+    source_ids, target_ids = translator.encoder.sources(sources, prefix), translator.encoder.targets(targets)
+    for line, (source, of_target) in enumerate(zip(source_ids, target_ids, strict=True), 1):
+        of_allowed_length(source, f"{file}:{line}: the source", translator)
+        of_allowed_length(of_target, f"{file}:{line}: the target", translator)
+    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, source_ids, target_ids, [prefix] * len(sources))
 
 
 def encoded_pairs(run: Path, split: str) -> datasets.Dataset | None:
