@@ -209,6 +209,7 @@ def draw(
     prefix: str,
     as_json: bool,
 ) -> None:
+    from hf_vanilla.inference.alignments import AttentionMap
     from hf_vanilla.inspection.figure import draw_figure
     from hf_vanilla.inspection.looking import facts_of
 
@@ -220,10 +221,11 @@ def draw(
     of_layer = layer[0] if layer else (first.layer if of_kind == "cross" else 0)
     is_first = of_kind == "cross" and of_layer == first.layer
     of_head = head[0] if head else (first.head if is_first else None)
-    written = {"figure": str(draw_figure(looking.attention, figure, of_kind, of_layer, of_head))}
+    row: Any = first.row if is_first and of_head == first.head else "output"
+    written = {"figure": str(draw_figure(looking.attention, figure, of_kind, of_layer, of_head, row))}
     if arrays is not None:
         written["arrays"] = str(write_arrays(looking, arrays))
-    tell(facts_of(looking) | written, written, as_json)
+    tell(facts_of(looking, of_kind, AttentionMap(of_layer, of_head, row)) | written, written, as_json)
 
 
 def write_arrays(looking: Any, file: Path) -> Path:
