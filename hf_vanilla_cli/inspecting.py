@@ -183,6 +183,10 @@ def write_page(
     from hf_vanilla.inspection.looking import Selection, facts_of
     from hf_vanilla.inspection.page import page_of
 
+    if arrays is not None and output is None and (kind or layer or head):
+        raise click.UsageError(
+            "--arrays writes all weights: --kind, --layer and --head are for the page beside them (give --output)"
+        )
     looking = looked_at(run, source, target, prefix)
     written = {}
     if arrays is not None:

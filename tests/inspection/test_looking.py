@@ -254,6 +254,9 @@ def test_only_arrays_are_written_if_only_they_are_asked_for(
     assert (tmp_path / "attention.html").exists()
 
 
+SELECTIONS = (("kind", "cross"), ("layer", "1"), ("head", "mean"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -264,6 +267,8 @@ def test_only_arrays_are_written_if_only_they_are_asked_for(
         (["--figure", "m.svg", "--layer", "1", "--layer", "2"], "draws one map"),
         (["--figure", "m.gif"], "m.gif: a picture is one of .svg, .png, .pdf"),
         (["--layer", "9"], "there is no such attention"),
+        (["--head", "9"], "there is no such attention"),
+        *((["--arrays", "m.npz", f"--{name}", value], "--arrays writes all weights") for name, value in SELECTIONS),
     ],
 )
 def test_what_cannot_be_is_refused(
