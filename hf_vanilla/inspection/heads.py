@@ -12,7 +12,14 @@ from ..data.errors import InvalidDataError
 from ..evaluation.metrics import report
 from ..inference.scoring import start_token
 from ..inference.translator import Translator, translate_each
-from .importance import Importance, correlation_of_ranks, importance_of_heads, losses, pruned
+from .importance import (
+    Importance,
+    correlation_of_ranks,
+    gradients_in_layers,
+    importance_of_heads,
+    losses,
+    pruned,
+)
 from .masking import Head, heads_of, without_heads
 from .pairs import PAIRS, Pairs, pairs_for, training_counts
 from .reading import Kind, each_maps_of
@@ -39,7 +46,7 @@ class Point:
 class Curves:
     """
     Args:
-        order: All heads, the least important by gradient first.
+        order: All heads, the least important first: by gradient, see `gradients_in_layers`.
         points: From all heads to none, the least important taken out first.
         reverse: The same with the most important taken out first, as a control; without scores.
     """
@@ -152,7 +159,7 @@ def look_at(
 
 
 def curves_of(translator: Translator, pairs: Pairs, importance: dict[Head, Importance]) -> Curves:
-    order = sorted(heads_of(translator.model), key=lambda head: importance[head].gradient)
+    order = sorted(heads_of(translator.model), key=gradients_in_layers(importance).__getitem__)
     points = [point(translator, pairs, order, off, with_scores=True) for off in pruned(order)]
     reverse = [point(translator, pairs, order, off) for off in pruned(order[::-1])]
     return Curves(order, points, reverse)

@@ -16,7 +16,7 @@ from hf_vanilla.inference.scoring import start_token
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inspection.heads import curves_of, heads_report
 from hf_vanilla.inspection.heads_table import NO_ROLE, as_table
-from hf_vanilla.inspection.importance import importance_of_heads, losses
+from hf_vanilla.inspection.importance import gradients_in_layers, importance_of_heads, losses
 from hf_vanilla.inspection.masking import Head, heads_of
 from hf_vanilla.inspection.pairs import pairs_for, training_counts
 from hf_vanilla.inspection.reading import Maps, maps_of
@@ -100,7 +100,9 @@ def test_the_pruning_curve_goes_from_the_whole_model_to_one_without_heads(run_wi
     importance = importance_of_heads(translator.model, chosen.source_ids, chosen.target_ids)
     curves = curves_of(translator, chosen, importance)
     assert [point.heads_left for point in curves.points] == [32, 29, 26, 22, 19, 16, 13, 10, 6, 3, 0]
-    gradients = [importance[head].gradient for head in curves.order]
+    assert set(curves.order) == set(importance)
+    relative = gradients_in_layers(importance)
+    gradients = [relative[head] for head in curves.order]
     assert gradients == sorted(gradients)
     assert curves.points[0].loss == curves.reverse[0].loss
     assert curves.points[-1].loss == curves.reverse[-1].loss
