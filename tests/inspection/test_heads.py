@@ -98,7 +98,7 @@ def test_the_pruning_curve_goes_from_the_whole_model_to_one_without_heads(run_wi
     before = {name: weights.clone() for name, weights in translator.model.state_dict().items()}
     chosen = pairs_for(run_with_data, translator)
     importance = importance_of_heads(translator.model, chosen.source_ids, chosen.target_ids)
-    curves = curves_of(translator, chosen, importance)
+    curves = curves_of(translator, chosen, importance, {})
     assert [point.heads_left for point in curves.points] == [32, 29, 26, 22, 19, 16, 13, 10, 6, 3, 0]
     assert set(curves.order) == set(importance)
     relative = gradients_in_layers(importance)
@@ -115,6 +115,20 @@ def test_the_pruning_curve_goes_from_the_whole_model_to_one_without_heads(run_wi
                 weights.zero_()
     expected = losses(by_hand, chosen.source_ids, chosen.target_ids).mean()
     assert curves.points[-1].loss == pytest.approx(expected, abs=1e-6)
+
+
+def test_bleu_has_the_tokenizer_of_the_runs_own_scores(run_with_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translations, recipe = ["A few", "A few A few"], run_with_data / "recipe.yaml"
+    monkeypatch.setattr(heads, "translate_each", lambda *given: translations)
+    recipe.write_text("training: {bleu_tokenize: char}\n", encoding="utf-8")
+    curves = heads_report(run_with_data, number=2, prune=True).curves
+    assert curves is not None
+    expected = {name: report(translations, ["A few", "L"], ["bleu"], tokenize=name)["bleu"] for name in ("13a", "char")}
+    assert expected["13a"] != expected["char"]
+    assert {point.scores["bleu"] for point in curves.points} == {expected["char"]}
+    recipe.write_text("training: {bleu_tokenize: 13b}\n", encoding="utf-8")
+    with pytest.raises(InvalidDataError, match=r"recipe\.yaml: training\.bleu_tokenize: .*13b"):
+        heads_report(run_with_data, number=2, prune=True)
 
 
 # --- Redundancy -------------------------------------------------------------------------------------------------------
