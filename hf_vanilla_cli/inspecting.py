@@ -63,7 +63,11 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 )
 @click.option("--layer", multiple=True, callback=numbers, help="From 1: repeat it for several.")
 @click.option("--head", multiple=True, callback=numbers, help="From 1, or mean: repeat it for several.")
-@click.option("--prefix", default="", help="What sources of this direction or task began with in the training.")
+@click.option(
+    "--prefix",
+    default="",
+    help="What sources of this direction or task began with in the training. Of RUN's validation pairs, those with it.",
+)
 @click.option(
     "--heads",
     is_flag=True,

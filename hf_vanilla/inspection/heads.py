@@ -121,7 +121,7 @@ def heads_report(
         conllu: Sentences with dependencies.
         number: Of the pairs.
         prune: Also take out more and more heads, and translate each time.
-        prefix: What is read before each text of these files.
+        prefix: What is read before each text of these files; of validation pairs, those with this prefix.
     """
     sentences = None if conllu is None else read_conllu(conllu)
     translator = Translator.from_pretrained(run, dtype=torch.float32)

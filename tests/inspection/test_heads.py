@@ -12,8 +12,11 @@ from click.testing import CliRunner, Result
 
 from hf_vanilla.data.corpus import Pair
 from hf_vanilla.data.dataset import LengthLimits, encode_corpora
+from hf_vanilla.data.errors import InvalidDataError
+from hf_vanilla.evaluation.metrics import report
 from hf_vanilla.inference.scoring import start_token
 from hf_vanilla.inference.translator import Translator
+from hf_vanilla.inspection import heads
 from hf_vanilla.inspection.heads import curves_of, heads_report
 from hf_vanilla.inspection.heads_table import NO_ROLE, as_table
 from hf_vanilla.inspection.importance import gradients_in_layers, importance_of_heads, losses
@@ -22,6 +25,7 @@ from hf_vanilla.inspection.pairs import pairs_for, training_counts
 from hf_vanilla.inspection.reading import Maps, maps_of
 from hf_vanilla.inspection.redundancy import Divergences
 from hf_vanilla.inspection.statistics import HeadStatistics, Traits
+from hf_vanilla.inspection.vectors import texts_for
 from hf_vanilla_cli import main
 
 TEXTS = [("few words", "A few"), ("ABE, SAW.", "LEX"), ("cat", "XYBeaL"), ("s a l", "Be."), ("few few", "L")]
@@ -73,8 +77,11 @@ def test_the_report_is_made_of_the_parts_over_the_runs_own_validation(run_with_d
 
 def test_pairs_are_spread_over_the_validation_or_come_from_a_file(run_with_data: Path, tmp_path: Path) -> None:
     translator = Translator.from_pretrained(run_with_data)
-    assert pairs_for(run_with_data, translator, number=2).sources == [("few words",), ("s a l",)]
-    assert len(pairs_for(run_with_data, translator, number=None)) == 5
+    assert pairs_for(run_with_data, translator, number=2).sources == [("few words",), ("few few",)]
+    for number, expected in ((1, 1), (3, 3), (4, 4), (5, 5), (6, 5), (None, 5)):
+        spread = pairs_for(run_with_data, translator, number=number)
+        assert len(set(spread.sources)) == len(spread) == expected
+        assert spread.name == f"{expected} of the 5 validation pairs"
     file = tmp_path / "pairs.tsv"
     file.write_text("cat\tX\nsaw\tL\nfew\tB\n", encoding="utf-8")
     chosen = pairs_for(run_with_data, translator, file, number=2)
@@ -91,6 +98,21 @@ def test_a_prefix_of_the_training_is_read_again(run: Path) -> None:
     chosen = pairs_for(run, translator)
     assert chosen.prefixes == ["few ", "few "]
     assert chosen.source_ids == translator.encode_batch([s for s, _ in TEXTS[:2]], "few ")
+
+
+def test_only_validation_pairs_with_the_prefix_are_read(run: Path) -> None:
+    translator, file = Translator.from_pretrained(run), run / "data" / "validation.arrow"
+    both = [*pairs(TEXTS[:2], "few "), *pairs(TEXTS[2:], "the "), *pairs(TEXTS[:1])]
+    encode_corpora([both], translator.tokenizer, LIMITS, file)
+    assert pairs_for(run, translator).prefixes == ["few "] * 2 + ["the "] * 3 + [""]
+    chosen = pairs_for(run, translator, prefix="the ", number=2)
+    assert chosen.sources == [("cat",), ("few few",)]
+    assert chosen.prefixes == ["the ", "the "]
+    assert chosen.name == "2 of the 3 validation pairs with the prefix 'the '"
+    assert texts_for(run, translator, prefix="few ").sources == [(source,) for source, _ in TEXTS[:2]]
+    message = "prefix 'a ': no validation pair of .* has it; their prefixes: 'few ', 'the '$"
+    with pytest.raises(InvalidDataError, match=message):
+        pairs_for(run, translator, prefix="a ")
 
 
 def test_the_pruning_curve_goes_from_the_whole_model_to_one_without_heads(run_with_data: Path) -> None:
