@@ -97,6 +97,13 @@ const views = {
   effect: new Matrix(byId("effect"), "Effect of hiding", on),
 };
 
+function effectNote() {
+  if (state.kind !== "cross") return "Parts of the source are hidden: choose attention of target to source.";
+  if (facts.effect === null) return "Not computed: the text is too long, or it has one part only.";
+  if (!current.effect) return "The source is one word, whose tokens were hidden one by one: choose tokens in place of whole words.";
+  return `How much lower the log-probability of each target ${state.words ? "word" : "token"} is without a part of the source: full colour is ${current.effect.most.toFixed(2)}; the other colour where it is higher without it.`;
+}
+
 function mark() {
   const place = preview ?? state.held, isHeld = preview === null && state.held !== null;
   for (const [name, view] of Object.entries(views)) if (current[name]) view.mark(place, isHeld);
@@ -111,13 +118,11 @@ function withinMap() {
 
 function draw() {
   preview = null;
-  const hasEffect = state.kind === "cross" && facts.effect !== null;
+  const hasEffect = state.kind === "cross" && facts.effect !== null && !(state.words && hidesPieces);
   current = { attention: shown(maps, state, "attention"), weighted: shown(maps, state, "weighted"), effect: hasEffect ? effectShown(state) : null };
   withinMap();
   byId("effect").hidden = !hasEffect;
-  byId("effect-note").textContent = hasEffect
-    ? `How much lower the log-probability of each target token is without a part of the source: full colour is ${current.effect.most.toFixed(2)}; the other colour where it is higher without it.`
-    : state.kind === "cross" ? "Not computed: the text is too long, or it has one part only." : "Parts of the source are hidden: choose attention of target to source.";
+  byId("effect-note").textContent = effectNote();
   for (const [name, view] of Object.entries(views)) if (current[name]) view.draw(current[name], current[name].most);
   byId("agreement").textContent = state.kind === "cross" ? agreementText() : "";
   byId("weighted-note").textContent = facts.largest === null ? "" : `, of the ${facts.largest} weights of each row that are in this page`;

@@ -214,12 +214,31 @@ def test_bytes_of_a_character_are_named_by_it(
     summed = np.stack([words[:, 0], words[:, 1], words[:, 2:8].sum(1), words[:, 8]], 1)
     assert values_in(tab) == pytest.approx(np.stack([summed[:2].mean(0), summed[2]]), abs=0.01)
     assert looking.effect is not None
-    effect = np.stack([looking.effect[:2].mean(0), looking.effect[2]])
-    assert values_in(tab, "effect") == pytest.approx(effect, abs=1e-4)
+    effect = np.stack([looking.effect[:2].sum(0), looking.effect[2]])
+    assert values_in(tab, "effect") == pytest.approx(effect, abs=2e-4)
+    assert "the log-probability of each target word is" in tab.text_content("#effect-note")
     monkeypatch.setattr(pages, "LARGEST", (4,))
     tab = open_page(page_of(looking, "a model"), "#words=1&head=mean")
     largest = np.sort(words, axis=1)[:, -4:].sum(1)
     assert values_in(tab).sum(1) == pytest.approx([largest[:2].mean(), largest[2]], abs=0.016)
+
+
+def test_what_tokens_of_a_single_word_do_is_not_shown_for_the_word(
+    make_translator: Callable[..., Translator], open_page: Open
+) -> None:
+    looking = look(make_translator(), "words", "Xe")
+    assert looking.effect is not None
+    tab = open_page(page_of(looking, "a model"))
+    assert values_in(tab, "effect") == pytest.approx(looking.effect[:, looking.parts], abs=1e-4)
+    tab.keyboard.press("w")
+    assert tab.evaluate("current.effect") is None
+    assert tab.is_hidden("#effect")
+    assert "choose tokens in place of whole words" in tab.text_content("#effect-note")
+    tab.focus("#map .cells")
+    tab.keyboard.press("ArrowRight")
+    assert "log-probability" not in tab.text_content("#said")
+    tab.keyboard.press("w")
+    assert tab.is_visible("#effect")
 
 
 def test_a_space_in_front_of_a_token_is_marked(make_model: Callable[..., Model], open_page: Open) -> None:
