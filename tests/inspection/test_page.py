@@ -15,6 +15,7 @@ from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inspection import page as pages
 from hf_vanilla.inspection.looking import Looking, Selection, look
+from hf_vanilla.inspection.packing import codes_of
 from hf_vanilla.inspection.page import page_of
 
 WORDS = ["</script><img/src=x/onerror=alert(1)>", "שלום", "日本語", "😀", "__proto__", "plain", "$x$", "</style>"]
@@ -265,6 +266,24 @@ def test_what_is_shown_can_be_saved(looking: Looking, open_page: Open) -> None:
     assert header[1:] == [*WORDS, "</s>"]
     values = np.array([row[1:] for row in rows], float)
     assert values == pytest.approx(looking.attention.maps.cross[-1].mean(0), abs=0.004)
+
+
+def test_weights_that_are_not_in_the_page_are_empty_where_it_is_saved(
+    looking: Looking, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LARGEST", (4,))
+    tab = open_page(page_of(looking, "a model"), "#kind=encoder&layer=1&head=2")
+    with tab.expect_download() as download:
+        tab.click("#tsv")
+    lines = Path(download.value.path()).read_text(encoding="utf-8").split("\n")[:-1]
+    header, *rows = [line.split("\t") for line in lines]
+    assert header[1:] == [*WORDS, "</s>", "the rest"]
+    for row, exact in zip(rows, looking.attention.maps.encoder[0, 1], strict=True):
+        kept = np.sort(np.argsort(exact)[-4:])
+        filled = kept[codes_of(exact[kept]) > 0]
+        assert [place for place, cell in enumerate(row[1:-1]) if cell] == filled.tolist()
+        assert [float(row[1:][place]) for place in filled] == pytest.approx(exact[filled], abs=0.004)
+        assert float(row[-1]) == pytest.approx(1 - exact[kept].sum(), abs=0.016)
 
 
 def test_without_javascript_there_is_the_table(looking: Looking, open_page: Open) -> None:
