@@ -29,7 +29,7 @@ ROWS = ("output", "input")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which maps are shown. None: all of them. Layers and heads from 0."""
+    """Which maps are shown, beside the mean of the heads. None: all of them. Layers and heads from 0."""
 
     kinds: tuple[Kind, ...] = KINDS
     layers: tuple[int, ...] | None = None

@@ -154,7 +154,8 @@ function drawControls() {
 function drawCard() {
   const cards = facts.cards[state.kind], head = state.heads[0];
   if (state.heads.length !== 1 || !cards) {
-    byId("card").replaceChildren(make("p", {}, cards ? "Choose one head to see what it does." : "Nothing is known of the heads."));
+    const text = kindNow().heads.length ? "Choose one head to see what it does." : "This page has only the mean of the heads.";
+    byId("card").replaceChildren(make("p", {}, cards ? text : "Nothing is known of the heads."));
     return;
   }
   const { roles, figures } = cards[state.layer][head];
@@ -281,6 +282,7 @@ function listen() {
     button.addEventListener("click", () => choose({ kind }));
     byId("kinds").append(button);
   }
+  byId("figure").parentElement.hidden = !kindNow().heads.length; // statistics are of single heads
   for (const name of Object.keys(facts.figures)) byId("figure").append(make("option", { value: name }, name.replaceAll("_", " ")));
   byId("figure").addEventListener("change", () => { drawOverview(); drawControls(); });
   byId("layer").addEventListener("change", () => choose({ layer: Number(byId("layer").value) }));

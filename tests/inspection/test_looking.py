@@ -299,6 +299,8 @@ def test_layers_and_heads_are_counted_from_one(run: Path, tmp_path: Path, monkey
         invoke(run, "a few", "words", "--kind", "encoder", "--layer", 1, "--head", 2, "--output", page).exit_code == 0
     )
     assert '"kinds":{"encoder":{"layers":[0],"heads":[1],' in page.read_text()
+    assert invoke(run, "a few", "words", "--head", "mean", "--output", page).exit_code == 0
+    assert '"kinds":{"encoder":{"layers":[0,1],"heads":[],' in page.read_text()
 
 
 def test_the_map_that_is_drawn_has_its_own_row_and_is_that_of_json(

@@ -190,6 +190,30 @@ def test_heads_are_chosen_in_the_overview(looking: Looking, open_page: Open) -> 
     assert tab.locator("#overview button .value").count() == 12
 
 
+@pytest.mark.parametrize("largest", [None, 4])
+def test_a_page_of_the_mean_alone_works(
+    largest: int | None, looking: Looking, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LARGEST", (largest,))
+    tab = open_page(page_of(looking, "a model", Selection(heads=())))
+    for key in ("3", "]", "1", "PageUp"):
+        tab.keyboard.press(key)
+    exact = looking.attention.maps.encoder[0].mean(0)
+    norms = looking.attention.weighted_together["encoder"][0]
+    found, weighted = values_in(tab), values_in(tab, "weighted")
+    if largest is None:
+        assert found == pytest.approx(exact, abs=0.004)
+        assert weighted == pytest.approx(norms / norms.sum(-1, keepdims=True), abs=0.015)
+    assert found.max(1) == pytest.approx(exact.max(1), abs=0.004)
+    assert weighted.argmax(1).tolist() == norms.argmax(1).tolist()
+    assert tab.locator("#overview button").count() == len(looking.attention.maps.encoder)
+    tab.locator("#overview button").nth(1).click()
+    assert tab.evaluate("[state.layer, state.heads]") == [1, []]
+    tab.locator("#overview button").nth(1).press("ArrowUp")
+    assert "only the mean of the heads" in tab.text_content("#card")
+    assert tab.is_hidden("#figure")
+
+
 def test_tokens_are_text_and_nothing_else(looking: Looking, open_page: Open) -> None:
     tab = open_page(page_of(looking, "<b>model</b>"))
     assert tab.locator("img, b").count() == 0
@@ -306,11 +330,14 @@ def test_only_what_is_asked_for_is_in_the_page(looking: Looking, monkeypatch: py
     monkeypatch.setattr(pages, "packed", lambda maps, largest, norms: given.append(len(maps)) or "")
     page_of(looking, "a model")
     page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
-    assert given == [8 * (4 + 2), 2 * (1 + 2)]
+    page_of(looking, "a model", Selection(("encoder",), heads=()))
+    assert given == [8 * (4 + 2), 2 * (1 + 2), 2 * 2]
     assert "It begins with" in page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
     assert "It begins with" not in page_of(looking, "a model", Selection(("cross",), (0, 1)))
     with pytest.raises(InvalidDataError, match="no such attention"):
         page_of(looking, "a model", Selection(("cross",), (3,)))
+    with pytest.raises(InvalidDataError, match="no such attention"):
+        page_of(looking, "a model", Selection(("cross",), heads=(4,)))
 
 
 def test_a_page_that_is_too_large_offers_a_selection(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
