@@ -139,7 +139,7 @@ def test_few_texts_are_compared_as_they_are() -> None:
     assert words.startswith("none: 19 texts are fewer than the 20")
     assert neighbours_of(vectors[:2]).places.tolist() == [[1], [0]]
     assert neighbours_of(np.array([[1.0, 0], [-1, 0]])).places.tolist() == [[1], [0]]  # no text is its own neighbour
-    with pytest.raises(ValueError, match="one text has no neighbours"):
+    with pytest.raises(InvalidDataError, match="one text has no neighbours"):
         neighbours_of(vectors[:1])
 
 
