@@ -6,6 +6,7 @@ and is refused in the others.
 """
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from .inspecting_heads import align_mode, heads_mode
 from .inspecting_lessons import lessons_mode
 from .inspecting_vectors import senses_mode, vectors_mode
 from .shared import ModelName, json_option, working
+from .streams import show_warnings_once
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 PAGE = "attention.html"
@@ -144,7 +146,8 @@ def inspect(context: click.Context, /, run: str | None, source: str | None, targ
     """
     given = {name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
     mode = mode_of(given)
-    with working():
+    with working(), warnings.catch_warnings():
+        show_warnings_once()
         mode.work(run, source, target, **{name: options[name] for name in mode.options | {mode.flag} if name})
 
 

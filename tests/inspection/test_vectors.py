@@ -192,6 +192,16 @@ def test_the_command_shows_neighbours_and_what_was_corrected(run: Path, data: Pa
     assert facts["mean_cosine_before"] == near.cosine_before
 
 
+def test_texts_that_are_cut_are_named_in_one_line(run: Path, tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text("a\n" + "a" * 1024 + "\n" + "a" * 1030 + "\n", encoding="utf-8")
+    done = command(run, "--neighbours", "--data", long)
+    assert done.exit_code == 0, done.output
+    warning, *others = done.stderr.splitlines()
+    assert warning.startswith("Warning: source 2 has 1,025 tokens; of it, and of others like it, only the first 1,024")
+    assert [line.partition(":")[0] for line in others] == ["correction for anisotropy"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
