@@ -6,6 +6,7 @@ and is refused in the others.
 """
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from .inspecting_heads import align_mode, heads_mode
 from .inspecting_lessons import lessons_mode
 from .inspecting_vectors import senses_mode, vectors_mode
 from .shared import ModelName, json_option, working
+from .streams import show_warnings_once
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 PAGE = "attention.html"
@@ -63,7 +65,11 @@ def numbers(context: click.Context, parameter: click.Parameter, values: tuple[st
 )
 @click.option("--layer", multiple=True, callback=numbers, help="From 1: repeat it for several.")
 @click.option("--head", multiple=True, callback=numbers, help="From 1, or mean: repeat it for several.")
-@click.option("--prefix", default="", help="What sources of this direction or task began with in the training.")
+@click.option(
+    "--prefix",
+    default="",
+    help="What sources of this direction or task began with in the training. Of RUN's validation pairs, those with it.",
+)
 @click.option(
     "--heads",
     is_flag=True,
@@ -140,7 +146,8 @@ def inspect(context: click.Context, /, run: str | None, source: str | None, targ
     """
     given = {name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
     mode = mode_of(given)
-    with working():
+    with working(), warnings.catch_warnings():
+        show_warnings_once()
         mode.work(run, source, target, **{name: options[name] for name in mode.options | {mode.flag} if name})
 
 
@@ -183,6 +190,10 @@ def write_page(
     from hf_vanilla.inspection.looking import Selection, facts_of
     from hf_vanilla.inspection.page import page_of
 
+    if arrays is not None and output is None and (kind or layer or head):
+        raise click.UsageError(
+            "--arrays writes all weights: --kind, --layer and --head are for the page beside them (give --output)"
+        )
     looking = looked_at(run, source, target, prefix)
     written = {}
     if arrays is not None:
@@ -209,6 +220,7 @@ def draw(
     prefix: str,
     as_json: bool,
 ) -> None:
+    from hf_vanilla.inference.alignments import AttentionMap
     from hf_vanilla.inspection.figure import draw_figure
     from hf_vanilla.inspection.looking import facts_of
 
@@ -220,10 +232,11 @@ def draw(
     of_layer = layer[0] if layer else (first.layer if of_kind == "cross" else 0)
     is_first = of_kind == "cross" and of_layer == first.layer
     of_head = head[0] if head else (first.head if is_first else None)
-    written = {"figure": str(draw_figure(looking.attention, figure, of_kind, of_layer, of_head))}
+    row: Any = first.row if is_first and of_head == first.head else "output"
+    written = {"figure": str(draw_figure(looking.attention, figure, of_kind, of_layer, of_head, row))}
     if arrays is not None:
         written["arrays"] = str(write_arrays(looking, arrays))
-    tell(facts_of(looking) | written, written, as_json)
+    tell(facts_of(looking, of_kind, AttentionMap(of_layer, of_head, row)) | written, written, as_json)
 
 
 def write_arrays(looking: Any, file: Path) -> Path:

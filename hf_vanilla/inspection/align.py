@@ -101,7 +101,7 @@ def align(run: Path, *, data: Path | None = None, gold: Path | None = None, pref
     Args:
         data: A source, a tab and a target in each line.
         gold: The links of pair n in line n: see `read_gold`.
-        prefix: What is read before each source of the file.
+        prefix: What is read before each source of the file; of validation pairs, those with this prefix.
     """
     translator = Translator.from_pretrained(run, dtype=torch.float32)
     pairs = pairs_for(run, translator, data, None, prefix)

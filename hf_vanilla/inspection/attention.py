@@ -82,7 +82,7 @@ def attend_by(
     parts = tuple(map(well_formed, translator.columns_of(source, 1)))
     if not any(part.strip() for part in parts):
         raise InvalidDataError("the source is empty: give a text")
-    source_ids = of_allowed_length(translator.encoder.sources([parts], prefix)[0], "source", translator)
+    source_ids = of_allowed_length(translator.encoder.sources([parts], prefix)[0], "the source", translator)
     if target is None:
         ((found, *_),) = translator.search([Line(1, parts)], prefix=prefix, **generation)
         target, target_ids = found.text, found.token_ids
@@ -90,7 +90,7 @@ def attend_by(
         raise TypeError(f"{', '.join(generation)}: settings of a search, and the target is given")
     else:
         target = well_formed(target)
-        target_ids = of_allowed_length(translator.encoder.targets([target])[0], "target", translator)
+        target_ids = of_allowed_length(translator.encoder.targets([target])[0], "the target", translator)
     with reading(model):
         (each,) = log_probabilities(model, [source_ids], [target_ids], translator.max_tokens)
     exponent = SearchSettings(model.generation_config, translator.engine.positions, generation).length_penalty
@@ -115,9 +115,8 @@ def attend_by(
 
 
 def of_allowed_length(ids: list[int], what: str, translator: Translator) -> list[int]:
+    """The ids, if there is no need to cut them: a text that was cut has other words than its tokens."""
     limit = translator.max_source_length
     if len(ids) > limit:
-        raise InvalidDataError(
-            f"the {what} has {len(ids):,} tokens, more than the limit of {limit:,}: give a shorter one"
-        )
+        raise InvalidDataError(f"{what} has {len(ids):,} tokens, more than the limit of {limit:,}: give a shorter one")
     return ids

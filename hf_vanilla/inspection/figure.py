@@ -44,9 +44,10 @@ def draw_figure(
 
     fonts = installed_fonts(font_manager)
     rows, columns = attention.names(kind)
+    title = f"{kind}, layer {layer + 1}, {'mean of the heads' if head is None else f'head {head + 1}'}"
     if row == "input" and kind != "encoder":
         rows = list(map(str, attention.read_tokens))
-    title = f"{kind}, layer {layer + 1}, {'mean of the heads' if head is None else f'head {head + 1}'}"
+        title = f"{title}, at the position that reads the target token"
     partial = picture.with_name(f"{picture.stem}.partial{picture.suffix}")
     settings: dict[Any, Any] = {
         "font.family": fonts or ["sans-serif"],

@@ -1,18 +1,27 @@
 """What the attention heads of a model do over a corpus, and how much the model needs them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from ..data.errors import InvalidDataError
-from ..evaluation.metrics import report
+from ..evaluation.metrics import metrics_with, report
 from ..inference.scoring import start_token
 from ..inference.translator import Translator, translate_each
-from .importance import Importance, correlation_of_ranks, importance_of_heads, losses, pruned
+from ..run_directory import RECIPE
+from .importance import (
+    Importance,
+    correlation_of_ranks,
+    gradients_in_layers,
+    importance_of_heads,
+    losses,
+    pruned,
+)
 from .masking import Head, heads_of, without_heads
 from .pairs import PAIRS, Pairs, pairs_for, training_counts
 from .reading import Kind, each_maps_of
@@ -39,7 +48,7 @@ class Point:
 class Curves:
     """
     Args:
-        order: All heads, the least important by gradient first.
+        order: All heads, the least important first: by gradient, see `gradients_in_layers`.
         points: From all heads to none, the least important taken out first.
         reverse: The same with the most important taken out first, as a control; without scores.
     """
@@ -112,7 +121,7 @@ def heads_report(
         conllu: Sentences with dependencies.
         number: Of the pairs.
         prune: Also take out more and more heads, and translate each time.
-        prefix: What is read before each text of these files.
+        prefix: What is read before each text of these files; of validation pairs, those with this prefix.
     """
     sentences = None if conllu is None else read_conllu(conllu)
     translator = Translator.from_pretrained(run, dtype=torch.float32)
@@ -120,9 +129,11 @@ def heads_report(
         raise InvalidDataError(
             f"{conllu}: has one text for each sentence, and {run} reads {translator.columns} columns"
         )
+    options = scoring_of(run) if prune else {}
     pairs = pairs_for(run, translator, data, number, prefix)
+    relations = None if sentences is None else relations_of(translator, sentences, prefix)
     counts = training_counts(run, translator.model)
-    model, tokenizer = translator.model, translator.tokenizer
+    model = translator.model
     statistics, divergences = look_at(translator, pairs, counts)
     importance = importance_of_heads(model, pairs.source_ids, pairs.target_ids)
     return HeadReport(
@@ -131,9 +142,23 @@ def heads_report(
         statistics.as_dict(),
         importance,
         divergences.nearest(),
-        None if sentences is None else relations_of(model, tokenizer, sentences, prefix),
-        curves_of(translator, pairs, importance) if prune else None,
+        relations,
+        curves_of(translator, pairs, importance, options) if prune else None,
     )
+
+
+def scoring_of(run: Path) -> dict[str, str]:
+    """The tokenizer of BLEU, if the run's recipe says one: with it the run's own scores were measured."""
+    try:
+        recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
+        options = {"tokenize": recipe["training"]["bleu_tokenize"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):  # no run of ours
+        return {}
+    try:
+        metrics_with(options, SCORES)
+    except ValueError as error:
+        raise InvalidDataError(f"{run / RECIPE}: training.bleu_tokenize: {error}") from None
+    return options
 
 
 def look_at(
@@ -150,20 +175,30 @@ def look_at(
     return statistics, divergences
 
 
-def curves_of(translator: Translator, pairs: Pairs, importance: dict[Head, Importance]) -> Curves:
-    order = sorted(heads_of(translator.model), key=lambda head: importance[head].gradient)
-    points = [point(translator, pairs, order, off, with_scores=True) for off in pruned(order)]
+def curves_of(
+    translator: Translator, pairs: Pairs, importance: dict[Head, Importance], options: Mapping[str, str]
+) -> Curves:
+    order = sorted(heads_of(translator.model), key=gradients_in_layers(importance).__getitem__)
+    points = [point(translator, pairs, order, off, options) for off in pruned(order)]
     reverse = [point(translator, pairs, order, off) for off in pruned(order[::-1])]
     return Curves(order, points, reverse)
 
 
 def point(
-    translator: Translator, pairs: Pairs, heads: Sequence[Head], off: Sequence[Head], with_scores: bool = False
+    translator: Translator,
+    pairs: Pairs,
+    heads: Sequence[Head],
+    off: Sequence[Head],
+    options: Mapping[str, str] | None = None,
 ) -> Point:
+    """
+    Args:
+        options: Of the metrics. If not given, nothing is translated, and there are no scores.
+    """
     scores: dict[str, Any] = {}
     with without_heads(translator.model, off):
         loss = float(losses(translator.model, pairs.source_ids, pairs.target_ids).mean())
-        if with_scores:
+        if options is not None:
             found = translate_each(translator, pairs.sources, pairs.prefixes)
-            scores = report(found, pairs.targets, SCORES)
+            scores = report(found, pairs.targets, SCORES, **options)
     return Point(len(heads) - len(off), loss, {name: float(scores[name]) for name in scores if name in SCORES})

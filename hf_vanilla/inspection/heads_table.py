@@ -105,7 +105,8 @@ def curve_table(points: Sequence[Point], reverse: Sequence[Point]) -> str:
     for one, other in zip(points, reverse, strict=True):
         cells = [f"{one.loss:.4f}", *(f"{one.scores[name]:.1f}" for name in names)]
         rows.append([str(one.heads_left), *cells, f"{other.loss:.4f}"])
-    return aligned(rows)
+    note = "the order is that of the gradient, divided by its L2 norm over the heads of a layer (Michel et al. 2019)"
+    return f"{aligned(rows)}\n{note}"
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ Of a model with few errors, a handful of examples makes up most of such a mean, 
 of heads. So there are medians over the examples as well: what holds for a typical one.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +90,17 @@ def importance_of_heads(model: PreTrainedModel, sources: Ids, targets: Ids) -> d
         values = gradient.mean(), change.mean(), size.mean(), np.median(gradient), np.median(size)
         found[head] = Importance(*map(float, values))
     return found
+
+
+def gradients_in_layers(importance: Mapping[Head, Importance]) -> dict[Head, float]:
+    """
+    The importance by gradient, divided by the L2 norm over all heads of the same kind and layer: by this Michel et al.
+    (2019) prune, as gradients of layers differ in size.
+    """
+    squares: dict[tuple[str, int], float] = defaultdict(float)
+    for head, each in importance.items():
+        squares[head.kind, head.layer] += each.gradient**2
+    return {head: each.gradient / math.sqrt(squares[head.kind, head.layer] or 1.0) for head, each in importance.items()}
 
 
 def pruned(ordered: Sequence[Head], steps: int = STEPS) -> Iterator[list[Head]]:

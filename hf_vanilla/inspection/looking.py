@@ -15,6 +15,7 @@ from ..inference.units import line_of
 from ..run_directory import ALIGNMENT
 from .attention import Attention, attend_by
 from .effect import effect_of_hiding
+from .figure import map_of
 from .importance import correlation_of_ranks
 from .reading import KINDS, Kind
 from .statistics import HeadStatistics, Traits, roles_of
@@ -28,7 +29,7 @@ ROWS = ("output", "input")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which maps are shown. None: all of them. Layers and heads from 0."""
+    """Which maps are shown, beside the mean of the heads. None: all of them. Layers and heads from 0."""
 
     kinds: tuple[Kind, ...] = KINDS
     layers: tuple[int, ...] | None = None
@@ -173,13 +174,20 @@ def arrays_of(looking: Looking) -> dict[str, np.ndarray]:
     return arrays if looking.effect is None else arrays | {"effect": looking.effect}
 
 
-def facts_of(looking: Looking) -> dict[str, Any]:
-    """For `--json`: the first map in numbers; the page and the arrays have all of them."""
-    attention, first = looking.attention, looking.first
-    weights = first.of(attention.maps.cross[first.layer])
+def facts_of(looking: Looking, kind: Kind = "cross", shown: AttentionMap | None = None) -> dict[str, Any]:
+    """
+    For `--json`: one map in numbers; the page and the arrays have all of them.
+
+    Args:
+        shown: Which map of the kind; the first one if not given.
+    """
+    attention, shown = looking.attention, shown or looking.first
+    maps = attention.maps.of(kind)
+    # The encoder has no row of the target's end, which `AttentionMap.of` leaves out.
+    weights = map_of(attention, kind, shown.layer, shown.head) if kind == "encoder" else shown.of(maps[shown.layer])
     agreement: Mapping[str, Any] | None = None
-    if looking.agreement:
-        agreement = looking.agreement[first.layer][-1 if first.head is None else first.head][first.row]
+    if looking.agreement and kind == "cross":
+        agreement = looking.agreement[shown.layer][-1 if shown.head is None else shown.head][shown.row]
     return {
         "source": line_of(attention.source),
         "target": attention.target,
@@ -188,11 +196,11 @@ def facts_of(looking: Looking) -> dict[str, Any]:
         "target_tokens": list(map(str, attention.target_tokens)),
         "log_probabilities": attention.log_probabilities,
         "map": {
-            "kind": "cross",
-            "layer": first.layer + 1,
-            "head": "mean" if first.head is None else first.head + 1,
-            "row": first.row,
-            "is_aligned": looking.is_aligned,
+            "kind": kind,
+            "layer": shown.layer + 1,
+            "head": "mean" if shown.head is None else shown.head + 1,
+            "row": None if kind == "encoder" else shown.row,
+            "is_aligned": looking.is_aligned and kind == "cross" and shown == looking.first,
             "weights": [[round(float(weight), 6) for weight in row] for row in weights],
         },
         "agreement_with_effect": agreement,

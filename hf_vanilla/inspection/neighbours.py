@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..data.errors import InvalidDataError
+
 NEIGHBOURS = 3
 
 MIN_TEXTS = 20
@@ -42,7 +44,7 @@ def neighbours_of(vectors: np.ndarray, number: int = NEIGHBOURS) -> Neighbours:
         vectors: (texts, d_model), of at least two texts.
     """
     if len(vectors) < 2:
-        raise ValueError("one text has no neighbours: give two or more")
+        raise InvalidDataError("one text has no neighbours: give two or more")
     number = min(number, len(vectors) - 1)
     plain, (corrected, correction) = unit_vectors(vectors), isotropic(vectors)
     unit = unit_vectors(corrected)

@@ -97,6 +97,13 @@ const views = {
   effect: new Matrix(byId("effect"), "Effect of hiding", on),
 };
 
+function effectNote() {
+  if (state.kind !== "cross") return "Parts of the source are hidden: choose attention of target to source.";
+  if (facts.effect === null) return "Not computed: the text is too long, or it has one part only.";
+  if (!current.effect) return "The source is one word, whose tokens were hidden one by one: choose tokens in place of whole words.";
+  return `How much lower the log-probability of each target ${state.words ? "word" : "token"} is without a part of the source: full colour is ${current.effect.most.toFixed(2)}; the other colour where it is higher without it.`;
+}
+
 function mark() {
   const place = preview ?? state.held, isHeld = preview === null && state.held !== null;
   for (const [name, view] of Object.entries(views)) if (current[name]) view.mark(place, isHeld);
@@ -111,13 +118,11 @@ function withinMap() {
 
 function draw() {
   preview = null;
-  const hasEffect = state.kind === "cross" && facts.effect !== null;
+  const hasEffect = state.kind === "cross" && facts.effect !== null && !(state.words && hidesPieces);
   current = { attention: shown(maps, state, "attention"), weighted: shown(maps, state, "weighted"), effect: hasEffect ? effectShown(state) : null };
   withinMap();
   byId("effect").hidden = !hasEffect;
-  byId("effect-note").textContent = hasEffect
-    ? `How much lower the log-probability of each target token is without a part of the source: full colour is ${current.effect.most.toFixed(2)}; the other colour where it is higher without it.`
-    : state.kind === "cross" ? "Not computed: the text is too long, or it has one part only." : "Parts of the source are hidden: choose attention of target to source.";
+  byId("effect-note").textContent = effectNote();
   for (const [name, view] of Object.entries(views)) if (current[name]) view.draw(current[name], current[name].most);
   byId("agreement").textContent = state.kind === "cross" ? agreementText() : "";
   byId("weighted-note").textContent = facts.largest === null ? "" : `, of the ${facts.largest} weights of each row that are in this page`;
@@ -149,7 +154,8 @@ function drawControls() {
 function drawCard() {
   const cards = facts.cards[state.kind], head = state.heads[0];
   if (state.heads.length !== 1 || !cards) {
-    byId("card").replaceChildren(make("p", {}, cards ? "Choose one head to see what it does." : "Nothing is known of the heads."));
+    const text = kindNow().heads.length ? "Choose one head to see what it does." : "This page has only the mean of the heads.";
+    byId("card").replaceChildren(make("p", {}, cards ? text : "Nothing is known of the heads."));
     return;
   }
   const { roles, figures } = cards[state.layer][head];
@@ -276,6 +282,7 @@ function listen() {
     button.addEventListener("click", () => choose({ kind }));
     byId("kinds").append(button);
   }
+  byId("figure").parentElement.hidden = !kindNow().heads.length; // statistics are of single heads
   for (const name of Object.keys(facts.figures)) byId("figure").append(make("option", { value: name }, name.replaceAll("_", " ")));
   byId("figure").addEventListener("change", () => { drawOverview(); drawControls(); });
   byId("layer").addEventListener("change", () => choose({ layer: Number(byId("layer").value) }));

@@ -70,7 +70,7 @@ def chosen(attention: Attention, selection: Selection) -> dict[Kind, tuple[list[
         number, heads = attention.maps.of(kind).shape[:2]
         layers = [layer for layer in range(number) if selection.layers is None or layer in selection.layers]
         of_layer = [head for head in range(heads) if selection.heads is None or head in selection.heads]
-        if kind in selection.kinds and layers and of_layer:
+        if kind in selection.kinds and layers and (of_layer or selection.heads == ()):
             found[kind] = layers, of_layer
     return found
 

@@ -120,20 +120,22 @@ function asShares({ table, width, height }, isAlways) {
   }
 }
 
-// How much less probable each target token is without a part of the source. In columns like those of the map.
+// Whether the parts that were hidden are pieces of a word: then it is not known what a whole word does.
+const hidesPieces = facts.partLabels.length > facts.words.source.labels.length;
+
+// How much less probable each target token is without a part of the source, and each target word: the sum over its
+// tokens, as their log-probabilities add up. In columns like those of the map.
 function effectShown(state) {
   const shift = state.row === "input" ? 1 : 0;
   const rows = sideOf("target", state.words, shift), columns = sideOf("source", state.words);
   const parts = facts.parts, width = columns.labels.length;
   const partOf = columns.labels.map((_, column) => parts[columns.of.indexOf(column)]);
-  const table = new Float32Array(width * rows.labels.length), counts = new Float32Array(rows.labels.length);
+  const table = new Float32Array(width * rows.labels.length);
   rows.of.forEach((row, query) => {
-    counts[row] += 1;
     partOf.forEach((part, column) => { table[row * width + column] += facts.effect[query][part]; });
   });
-  const means = table.map((value, place) => value / counts[(place / width) | 0]);
-  const most = means.reduce((largest, value) => Math.max(largest, Math.abs(value)), 1e-9);
-  return { table: means, width, height: rows.labels.length, rows: rows.labels, columns: columns.labels, partOf, most };
+  const most = table.reduce((largest, value) => Math.max(largest, Math.abs(value)), 1e-9);
+  return { table, width, height: rows.labels.length, rows: rows.labels, columns: columns.labels, partOf, most };
 }
 
 const restOf = (map, row) =>

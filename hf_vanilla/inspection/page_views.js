@@ -256,11 +256,13 @@ function pngOf(map) {
   return new Promise(done => canvas.toBlob(done, "image/png"));
 }
 
+// Weights that are not in this page are empty, and a last column has their sum.
 function tsvOf(map) {
-  const plain = ([text]) => text.replace(/[\t\r\n]/g, " ");
+  const plain = ([text]) => text.replace(/[\t\r\n]/g, " "), isWhole = facts.largest === null;
+  const cell = value => (isWhole || value > 0 ? value.toFixed(4) : "");
   const rows = map.rows.slice(0, map.height).map((label, row) =>
-    [plain(label), ...Array.from(map.table.subarray(row * map.width, (row + 1) * map.width), value => value.toFixed(4))]);
-  return [["", ...map.columns.slice(0, map.width).map(plain)], ...rows].map(cells => cells.join("\t")).join("\n") + "\n";
+    [plain(label), ...Array.from(map.table.subarray(row * map.width, (row + 1) * map.width), cell), ...(isWhole ? [] : [restOf(map, row).toFixed(4)])]);
+  return [["", ...map.columns.slice(0, map.width).map(plain), ...(isWhole ? [] : ["the rest"])], ...rows].map(cells => cells.join("\t")).join("\n") + "\n";
 }
 
 function save(content, name, type) {

@@ -1,6 +1,5 @@
 """The pairs of texts over which a model is looked at: those of its run, or those of a file."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +8,11 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ..data.corpus import lines_of, text_of
+from ..data.dataset import prefixes_of
 from ..data.errors import InvalidDataError
 from ..inference.translator import Translator
 from ..run_directory import DATA
+from .attention import of_allowed_length
 
 PAIRS = 300
 """How many, if nothing else is said."""
@@ -41,7 +42,12 @@ class Pairs:
 def pairs_for(
     run: Path, translator: Translator, file: Path | None = None, number: int | None = PAIRS, prefix: str = ""
 ) -> Pairs:
-    """Pairs of the file; without one, of the run's own validation, spread evenly over all of it."""
+    """
+    Pairs of the file; without one, of the run's own validation, spread evenly over all of it.
+
+    Args:
+        prefix: What is read before each source of a file. Of validation pairs those with this prefix; all if not given.
+    """
     if file is not None:
         return pairs_in(file, translator, number, prefix)
     encoded = encoded_pairs(run, "validation")
@@ -50,11 +56,19 @@ def pairs_for(
             f"{run}: has no {DATA}/validation.arrow, as a model that was loaded or published has none: give "
             "--data FILE, a source, a tab and a target in each line"
         )
-    rows = encoded[:: math.ceil(len(encoded) / (number or len(encoded)))]
+    prefixes = prefixes_of(encoded)
+    places = np.array([place for place, other in enumerate(prefixes) if prefix in ("", other)])
+    if not len(places):
+        known = ", ".join(sorted({repr(other) for other in prefixes if other})) or "none"
+        raise InvalidDataError(f"prefix {prefix!r}: no validation pair of {run} has it; their prefixes: {known}")
+    number = min(number or len(places), len(places))
+    chosen = places[np.linspace(0, len(places) - 1, number).round().astype(int)].tolist()
+    rows = encoded[chosen]
+    name = f"{number} of the {len(places):,} validation pairs" + (f" with the prefix {prefix!r}" if prefix else "")
     sources = [tuple(source) for source in rows["source"]]
-    name = f"{len(sources)} of the {len(encoded):,} validation pairs"
-    prefixes = rows.get("prefix", [""] * len(sources))  # earlier versions wrote none
-    return Pairs(name, sources, rows["target"], rows["source_ids"], rows["target_ids"], prefixes)
+    return Pairs(
+        name, sources, rows["target"], rows["source_ids"], rows["target_ids"], [prefixes[place] for place in chosen]
+    )
 
 
 def pairs_in(file: Path, translator: Translator, number: int | None = None, prefix: str = "") -> Pairs:
@@ -80,8 +94,11 @@ def pairs_in(file: Path, translator: Translator, number: int | None = None, pref
         targets.append(target)
     if not sources:
         raise InvalidDataError(f"{file}: has no pairs")
-    ids = translator.encode_batch(sources, prefix), translator.encoder.targets(targets)
-    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, *ids, [prefix] * len(sources))
+    source_ids, target_ids = translator.encoder.sources(sources, prefix), translator.encoder.targets(targets)
+    for line, (source, of_target) in enumerate(zip(source_ids, target_ids, strict=True), 1):
+        of_allowed_length(source, f"{file}:{line}: the source", translator)
+        of_allowed_length(of_target, f"{file}:{line}: the target", translator)
+    return Pairs(f"{len(sources)} pairs of {file}", sources, targets, source_ids, target_ids, [prefix] * len(sources))
 
 
 def encoded_pairs(run: Path, split: str) -> datasets.Dataset | None:

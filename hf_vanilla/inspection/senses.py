@@ -122,7 +122,7 @@ def senses_of(run: Path, word: str, *, data: Path | None = None, prefix: str = "
     Args:
         word: A word of the sources; for a model whose alignment counts their characters, a character.
         data: A source, a tab and a target in each line. If not given, the run's validation pairs.
-        prefix: What is read before each source of the file.
+        prefix: What is read before each source of the file; of validation pairs, those with this prefix.
     """
     translator = Translator.from_pretrained(run, dtype=torch.float64)
     pairs = pairs_for(run, translator, data, None, prefix)

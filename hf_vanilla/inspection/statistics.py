@@ -187,6 +187,9 @@ class Rows:
     def __init__(self, weights: np.ndarray, traits: Traits, keys: np.ndarray, queries: np.ndarray, kind: Kind):
         self.weights, self.traits, self.keys, self.queries = weights, traits, keys, queries
         self.is_causal = kind == "decoder"
+        self.is_end = keys == traits.eos
+        if self.is_causal:
+            self.is_end[0] = False  # the start token, which is </s> in models of fairseq
         self.counted = int(kind == "decoder")  # which of the two counts of tokens holds for the keys
         rows = np.arange(len(queries))
         self.visible = rows + 1 if self.is_causal else np.full(len(queries), len(keys))
@@ -198,14 +201,14 @@ class Rows:
             if not (self.is_causal and offset > 0):
                 yield name, self.weights.diagonal(offset, -2, -1)
         yield "first", self.weights[..., 0]
-        yield from self._attended("sentence_end", self.keys == self.traits.eos)
+        yield from self._attended("sentence_end", self.is_end)
         yield from self._attended("punctuation", self.traits.punctuation(self.keys))
         yield from self._rarest(self.traits.rarest(self.keys, self.counted))
         yield from self._spread()
         yield from self._peaks()
         is_word = self.queries != self.traits.eos
-        if is_word.any() and (self.keys != self.traits.eos).any():
-            yield "confidence", self.weights[:, :, is_word][..., self.keys != self.traits.eos].max(-1)
+        if is_word.any() and not self.is_end.all():
+            yield "confidence", self.weights[:, :, is_word][..., ~self.is_end].max(-1)
 
     def _attended(self, name: str, is_one: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """The attention to these keys, of the queries that see one of them."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.corpus import lines_of, text_of
 from ..data.errors import InvalidDataError
-from ..data.tokenizer import Encoder
 from ..inference.alignments import between_units
+from ..inference.translator import Translator
 from ..inference.units import Membership, Span, overlaps, source_spans
+from .attention import of_allowed_length
 from .reading import each_maps_of
 
 COLUMNS = 10
@@ -47,8 +47,14 @@ class Word:
 
 @dataclass(frozen=True)
 class Sentence:
+    """
+    Args:
+        where: The file and line of its first word, for messages.
+    """
+
     text: str
     words: tuple[Word, ...]
+    where: str = "a sentence"
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ def _sentence(rows: Sequence[Sequence[str]], text: str | None, where: str) -> Se
         else:
             ids[name] = len(words)
             words.append((span, cells[6], cells[7].partition(":")[0]))
-    return Sentence(text, tuple(Word(span, _head(ids, head, where), relation) for span, head, relation in words))
+    return Sentence(text, tuple(Word(span, _head(ids, head, where), relation) for span, head, relation in words), where)
 
 
 def _written(rows: Sequence[Sequence[str]]) -> str:
@@ -176,11 +182,12 @@ def _head(ids: dict[str, int], head: str, where: str) -> int | None:
 # --- The heads ------------------------------------------------------------------------------------------------------
 
 
-def relations_of(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sentence], prefix: str = ""
-) -> list[Relation]:
+def relations_of(translator: Translator, sentences: Sequence[Sentence], prefix: str = "") -> list[Relation]:
     """All relations in both directions, the most frequent first."""
-    ids = Encoder(tokenizer).sources([(sentence.text,) for sentence in sentences], prefix)
+    model, tokenizer = translator.model, translator.tokenizer
+    ids = translator.encoder.sources([(sentence.text,) for sentence in sentences], prefix)
+    for sentence, of_text in zip(sentences, ids, strict=True):
+        of_allowed_length(of_text, f"{sentence.where}: the sentence", translator)
     tallies: dict[tuple[str, str], _Tally] = {}
     for place, maps in each_maps_of(model, ids, [[tokenizer.eos_token_id]] * len(ids), ["encoder"]):
         sentence = sentences[place]

@@ -63,7 +63,7 @@ def vectors_for(
     Args:
         layer: From 0. The last one if not given.
         data: A source in each line. A further column, the target, is not read.
-        prefix: What is read before each source of the file.
+        prefix: What is read before each source of the file; of validation pairs, those with this prefix.
     """
     # In float64 a text has the same vector alone and in every batch, beyond what float32 can show.
     translator = Translator.from_pretrained(run, dtype=torch.float64)
@@ -98,7 +98,7 @@ def pooled_by(pool: Pool, states: np.ndarray, ids: Sequence[int], special: set[i
 def texts_for(run: Path, translator: Translator, file: Path | None = None, prefix: str = "") -> Texts:
     """The texts of a file; without one, the sources of the run's own validation."""
     if file is None:
-        pairs = pairs_for(run, translator, None, None)
+        pairs = pairs_for(run, translator, None, None, prefix)
         return Texts(pairs.name, pairs.sources, pairs.source_ids)
     sources: list[tuple[str, ...]] = []
     for line, content in enumerate(lines_of(file), 1):

@@ -255,6 +255,20 @@ def test_json_says_the_map_as_people_count_and_the_links_as_pharaoh_does(
     assert "weights" not in as_dict(replace(report, errors=None))["alignments"][0]
 
 
+@pytest.mark.parametrize(("line", "what"), [("a " * 33 + "\ta", "source"), ("a\t" + "a " * 33, "target")])
+def test_pairs_that_would_be_cut_are_refused(
+    line: str, what: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """The model has 32 positions; links of a source that was cut would be those of other words."""
+    file = tmp_path / "long.tsv"
+    file.write_text(f"a\tb\n{line}\n", encoding="utf-8")
+    translator = Translator(copying(tokenizer, "output"), tokenizer)
+    message = rf"long\.tsv:2: the {what} has 34 tokens, more than the limit of 32: give a shorter one"
+    with pytest.raises(InvalidDataError, match=message):
+        pairs_in(file, translator)
+    assert pairs_in(file, translator, number=1).sources == [("a",)]
+
+
 @pytest.mark.parametrize("line", ["a b", "a\tb\tc", "\tb", "a\t "])
 def test_pairs_need_all_columns(line: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     file = tmp_path / "bad.tsv"

@@ -12,16 +12,20 @@ from click.testing import CliRunner, Result
 
 from hf_vanilla.data.corpus import Pair
 from hf_vanilla.data.dataset import LengthLimits, encode_corpora
+from hf_vanilla.data.errors import InvalidDataError
+from hf_vanilla.evaluation.metrics import report
 from hf_vanilla.inference.scoring import start_token
 from hf_vanilla.inference.translator import Translator
+from hf_vanilla.inspection import heads
 from hf_vanilla.inspection.heads import curves_of, heads_report
 from hf_vanilla.inspection.heads_table import NO_ROLE, as_table
-from hf_vanilla.inspection.importance import importance_of_heads, losses
+from hf_vanilla.inspection.importance import gradients_in_layers, importance_of_heads, losses
 from hf_vanilla.inspection.masking import Head, heads_of
 from hf_vanilla.inspection.pairs import pairs_for, training_counts
 from hf_vanilla.inspection.reading import Maps, maps_of
 from hf_vanilla.inspection.redundancy import Divergences
 from hf_vanilla.inspection.statistics import HeadStatistics, Traits
+from hf_vanilla.inspection.vectors import texts_for
 from hf_vanilla_cli import main
 
 TEXTS = [("few words", "A few"), ("ABE, SAW.", "LEX"), ("cat", "XYBeaL"), ("s a l", "Be."), ("few few", "L")]
@@ -73,8 +77,11 @@ def test_the_report_is_made_of_the_parts_over_the_runs_own_validation(run_with_d
 
 def test_pairs_are_spread_over_the_validation_or_come_from_a_file(run_with_data: Path, tmp_path: Path) -> None:
     translator = Translator.from_pretrained(run_with_data)
-    assert pairs_for(run_with_data, translator, number=2).sources == [("few words",), ("s a l",)]
-    assert len(pairs_for(run_with_data, translator, number=None)) == 5
+    assert pairs_for(run_with_data, translator, number=2).sources == [("few words",), ("few few",)]
+    for number, expected in ((1, 1), (3, 3), (4, 4), (5, 5), (6, 5), (None, 5)):
+        spread = pairs_for(run_with_data, translator, number=number)
+        assert len(set(spread.sources)) == len(spread) == expected
+        assert spread.name == f"{expected} of the 5 validation pairs"
     file = tmp_path / "pairs.tsv"
     file.write_text("cat\tX\nsaw\tL\nfew\tB\n", encoding="utf-8")
     chosen = pairs_for(run_with_data, translator, file, number=2)
@@ -93,14 +100,31 @@ def test_a_prefix_of_the_training_is_read_again(run: Path) -> None:
     assert chosen.source_ids == translator.encode_batch([s for s, _ in TEXTS[:2]], "few ")
 
 
+def test_only_validation_pairs_with_the_prefix_are_read(run: Path) -> None:
+    translator, file = Translator.from_pretrained(run), run / "data" / "validation.arrow"
+    both = [*pairs(TEXTS[:2], "few "), *pairs(TEXTS[2:], "the "), *pairs(TEXTS[:1])]
+    encode_corpora([both], translator.tokenizer, LIMITS, file)
+    assert pairs_for(run, translator).prefixes == ["few "] * 2 + ["the "] * 3 + [""]
+    chosen = pairs_for(run, translator, prefix="the ", number=2)
+    assert chosen.sources == [("cat",), ("few few",)]
+    assert chosen.prefixes == ["the ", "the "]
+    assert chosen.name == "2 of the 3 validation pairs with the prefix 'the '"
+    assert texts_for(run, translator, prefix="few ").sources == [(source,) for source, _ in TEXTS[:2]]
+    message = "prefix 'a ': no validation pair of .* has it; their prefixes: 'few ', 'the '$"
+    with pytest.raises(InvalidDataError, match=message):
+        pairs_for(run, translator, prefix="a ")
+
+
 def test_the_pruning_curve_goes_from_the_whole_model_to_one_without_heads(run_with_data: Path) -> None:
     translator = Translator.from_pretrained(run_with_data)
     before = {name: weights.clone() for name, weights in translator.model.state_dict().items()}
     chosen = pairs_for(run_with_data, translator)
     importance = importance_of_heads(translator.model, chosen.source_ids, chosen.target_ids)
-    curves = curves_of(translator, chosen, importance)
+    curves = curves_of(translator, chosen, importance, {})
     assert [point.heads_left for point in curves.points] == [32, 29, 26, 22, 19, 16, 13, 10, 6, 3, 0]
-    gradients = [importance[head].gradient for head in curves.order]
+    assert set(curves.order) == set(importance)
+    relative = gradients_in_layers(importance)
+    gradients = [relative[head] for head in curves.order]
     assert gradients == sorted(gradients)
     assert curves.points[0].loss == curves.reverse[0].loss
     assert curves.points[-1].loss == curves.reverse[-1].loss
@@ -113,6 +137,20 @@ def test_the_pruning_curve_goes_from_the_whole_model_to_one_without_heads(run_wi
                 weights.zero_()
     expected = losses(by_hand, chosen.source_ids, chosen.target_ids).mean()
     assert curves.points[-1].loss == pytest.approx(expected, abs=1e-6)
+
+
+def test_bleu_has_the_tokenizer_of_the_runs_own_scores(run_with_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translations, recipe = ["A few", "A few A few"], run_with_data / "recipe.yaml"
+    monkeypatch.setattr(heads, "translate_each", lambda *given: translations)
+    recipe.write_text("training: {bleu_tokenize: char}\n", encoding="utf-8")
+    curves = heads_report(run_with_data, number=2, prune=True).curves
+    assert curves is not None
+    expected = {name: report(translations, ["A few", "L"], ["bleu"], tokenize=name)["bleu"] for name in ("13a", "char")}
+    assert expected["13a"] != expected["char"]
+    assert {point.scores["bleu"] for point in curves.points} == {expected["char"]}
+    recipe.write_text("training: {bleu_tokenize: 13b}\n", encoding="utf-8")
+    with pytest.raises(InvalidDataError, match=r"recipe\.yaml: training\.bleu_tokenize: .*13b"):
+        heads_report(run_with_data, number=2, prune=True)
 
 
 # --- Redundancy -------------------------------------------------------------------------------------------------------

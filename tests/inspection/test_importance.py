@@ -9,15 +9,17 @@ import torch
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.inspection.importance import (
+    Importance,
     correlation_of_ranks,
     gradients,
+    gradients_in_layers,
     importance_of_heads,
     losses,
     pruned,
     ranks_of,
 )
-from hf_vanilla.inspection.masking import heads_of, scaled_heads, without_heads
-from hf_vanilla.inspection.reading import inputs_of
+from hf_vanilla.inspection.masking import Head, heads_of, scaled_heads, without_heads
+from hf_vanilla.inspection.reading import Kind, inputs_of
 
 MakeModel = Callable[..., Model]
 
@@ -93,6 +95,22 @@ def test_a_head_that_adds_nothing_has_no_importance(make_model: MakeModel) -> No
     with without_heads(model, [head]):
         nothing = importance_of_heads(model, SOURCES, TARGETS)[head]
     assert set(vars(nothing).values()) == {0}
+
+
+def test_heads_are_compared_within_their_layer() -> None:
+    """With the gradients 3 and 4 a layer has the norm 5, however large those of other layers are."""
+    gradients_of: dict[tuple[Kind, int], tuple[float, float]] = {
+        ("encoder", 0): (3.0, 4.0),
+        ("encoder", 1): (40.0, 30.0),
+        ("cross", 0): (0.0, 0.5),
+        ("decoder", 0): (0.0, 0.0),
+    }
+    importance = {
+        Head(kind, layer, head): Importance(value, 0, 0, 0, 0)
+        for (kind, layer), values in gradients_of.items()
+        for head, value in enumerate(values)
+    }
+    assert list(gradients_in_layers(importance).values()) == pytest.approx([0.6, 0.8, 0.8, 0.6, 0, 1, 0, 0])
 
 
 def test_pruning_goes_from_all_heads_to_none(make_model: MakeModel) -> None:

@@ -254,6 +254,9 @@ def test_only_arrays_are_written_if_only_they_are_asked_for(
     assert (tmp_path / "attention.html").exists()
 
 
+SELECTIONS = (("kind", "cross"), ("layer", "1"), ("head", "mean"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -264,6 +267,8 @@ def test_only_arrays_are_written_if_only_they_are_asked_for(
         (["--figure", "m.svg", "--layer", "1", "--layer", "2"], "draws one map"),
         (["--figure", "m.gif"], "m.gif: a picture is one of .svg, .png, .pdf"),
         (["--layer", "9"], "there is no such attention"),
+        (["--head", "9"], "there is no such attention"),
+        *((["--arrays", "m.npz", f"--{name}", value], "--arrays writes all weights") for name, value in SELECTIONS),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -287,12 +292,46 @@ def test_layers_and_heads_are_counted_from_one(run: Path, tmp_path: Path, monkey
         [],
     ):
         assert invoke(run, "a few", "words", "--figure", picture, *arguments).exit_code == 0
-    assert drawn == [("encoder", 1, 2), ("decoder", 0, None), ("cross", 2, 3), ("cross", 2, None)]
+    places = [("encoder", 1, 2), ("decoder", 0, None), ("cross", 2, 3), ("cross", 2, None)]
+    assert drawn == [(*place, "output") for place in places]
     page = tmp_path / "page.html"
     assert (
         invoke(run, "a few", "words", "--kind", "encoder", "--layer", 1, "--head", 2, "--output", page).exit_code == 0
     )
     assert '"kinds":{"encoder":{"layers":[0],"heads":[1],' in page.read_text()
+    assert invoke(run, "a few", "words", "--head", "mean", "--output", page).exit_code == 0
+    assert '"kinds":{"encoder":{"layers":[0,1],"heads":[],' in page.read_text()
+
+
+def test_the_map_that_is_drawn_has_its_own_row_and_is_that_of_json(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chosen map reads the tokens: its rows are those of "words" without the end, and a start token before them."""
+    config = json.loads((run / "generation_config.json").read_text(encoding="utf-8"))
+    chosen = {"layer": 1, "head": 2, "row": "input", "source_unit": "word", "target_unit": "word"}
+    (run / "generation_config.json").write_text(json.dumps(config | {"alignment": chosen}), encoding="utf-8")
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure, "heat_map", lambda pyplot, *given: drawn.append(given) or pyplot.figure())
+    reading, usual = ["<s>", *"words"], [*"words", "</s>"]
+    position = ", at the position that reads the target token"
+    for arguments, rows, title in (
+        ([], reading, f"cross, layer 2, head 3{position}"),
+        (["--layer", "2", "--head", "3"], reading, f"cross, layer 2, head 3{position}"),
+        (["--head", "4"], usual, "cross, layer 2, head 4"),
+        (["--layer", "1"], usual, "cross, layer 1, mean of the heads"),
+        (["--kind", "decoder", "--layer", "2", "--head", "3"], usual, "decoder, layer 2, head 3"),
+        (["--kind", "encoder", "--layer", "2"], [*"a", "␣", *"few", "</s>"], "encoder, layer 2, mean of the heads"),
+    ):
+        done = invoke(run, "a few", "words", "--figure", tmp_path / "m.svg", "--json", *arguments)
+        assert done.exit_code == 0, done.output
+        weights, *labels = drawn[-1]
+        assert (labels[0], labels[2]) == (rows, title)
+        found = json.loads(done.stdout)["map"]
+        head = "mean" if found["head"] == "mean" else f"head {found['head']}"
+        assert title.startswith(f"{found['kind']}, layer {found['layer']}, {head}")
+        of_tokens = {"input": weights[1:], "output": weights[:-1], None: weights}[found["row"]]
+        assert np.array(found["weights"]) == pytest.approx(of_tokens, abs=1e-6)
+        assert found["is_aligned"] == (rows == reading)
 
 
 def test_a_run_and_a_source_are_needed(run: Path) -> None:

@@ -15,6 +15,7 @@ from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inspection import page as pages
 from hf_vanilla.inspection.looking import Looking, Selection, look
+from hf_vanilla.inspection.packing import codes_of
 from hf_vanilla.inspection.page import page_of
 
 WORDS = ["</script><img/src=x/onerror=alert(1)>", "שלום", "日本語", "😀", "__proto__", "plain", "$x$", "</style>"]
@@ -189,6 +190,30 @@ def test_heads_are_chosen_in_the_overview(looking: Looking, open_page: Open) -> 
     assert tab.locator("#overview button .value").count() == 12
 
 
+@pytest.mark.parametrize("largest", [None, 4])
+def test_a_page_of_the_mean_alone_works(
+    largest: int | None, looking: Looking, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LARGEST", (largest,))
+    tab = open_page(page_of(looking, "a model", Selection(heads=())))
+    for key in ("3", "]", "1", "PageUp"):
+        tab.keyboard.press(key)
+    exact = looking.attention.maps.encoder[0].mean(0)
+    norms = looking.attention.weighted_together["encoder"][0]
+    found, weighted = values_in(tab), values_in(tab, "weighted")
+    if largest is None:
+        assert found == pytest.approx(exact, abs=0.004)
+        assert weighted == pytest.approx(norms / norms.sum(-1, keepdims=True), abs=0.015)
+    assert found.max(1) == pytest.approx(exact.max(1), abs=0.004)
+    assert weighted.argmax(1).tolist() == norms.argmax(1).tolist()
+    assert tab.locator("#overview button").count() == len(looking.attention.maps.encoder)
+    tab.locator("#overview button").nth(1).click()
+    assert tab.evaluate("[state.layer, state.heads]") == [1, []]
+    tab.locator("#overview button").nth(1).press("ArrowUp")
+    assert "only the mean of the heads" in tab.text_content("#card")
+    assert tab.is_hidden("#figure")
+
+
 def test_tokens_are_text_and_nothing_else(looking: Looking, open_page: Open) -> None:
     tab = open_page(page_of(looking, "<b>model</b>"))
     assert tab.locator("img, b").count() == 0
@@ -214,12 +239,31 @@ def test_bytes_of_a_character_are_named_by_it(
     summed = np.stack([words[:, 0], words[:, 1], words[:, 2:8].sum(1), words[:, 8]], 1)
     assert values_in(tab) == pytest.approx(np.stack([summed[:2].mean(0), summed[2]]), abs=0.01)
     assert looking.effect is not None
-    effect = np.stack([looking.effect[:2].mean(0), looking.effect[2]])
-    assert values_in(tab, "effect") == pytest.approx(effect, abs=1e-4)
+    effect = np.stack([looking.effect[:2].sum(0), looking.effect[2]])
+    assert values_in(tab, "effect") == pytest.approx(effect, abs=2e-4)
+    assert "the log-probability of each target word is" in tab.text_content("#effect-note")
     monkeypatch.setattr(pages, "LARGEST", (4,))
     tab = open_page(page_of(looking, "a model"), "#words=1&head=mean")
     largest = np.sort(words, axis=1)[:, -4:].sum(1)
     assert values_in(tab).sum(1) == pytest.approx([largest[:2].mean(), largest[2]], abs=0.016)
+
+
+def test_what_tokens_of_a_single_word_do_is_not_shown_for_the_word(
+    make_translator: Callable[..., Translator], open_page: Open
+) -> None:
+    looking = look(make_translator(), "words", "Xe")
+    assert looking.effect is not None
+    tab = open_page(page_of(looking, "a model"))
+    assert values_in(tab, "effect") == pytest.approx(looking.effect[:, looking.parts], abs=1e-4)
+    tab.keyboard.press("w")
+    assert tab.evaluate("current.effect") is None
+    assert tab.is_hidden("#effect")
+    assert "choose tokens in place of whole words" in tab.text_content("#effect-note")
+    tab.focus("#map .cells")
+    tab.keyboard.press("ArrowRight")
+    assert "log-probability" not in tab.text_content("#said")
+    tab.keyboard.press("w")
+    assert tab.is_visible("#effect")
 
 
 def test_a_space_in_front_of_a_token_is_marked(make_model: Callable[..., Model], open_page: Open) -> None:
@@ -248,6 +292,24 @@ def test_what_is_shown_can_be_saved(looking: Looking, open_page: Open) -> None:
     assert values == pytest.approx(looking.attention.maps.cross[-1].mean(0), abs=0.004)
 
 
+def test_weights_that_are_not_in_the_page_are_empty_where_it_is_saved(
+    looking: Looking, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LARGEST", (4,))
+    tab = open_page(page_of(looking, "a model"), "#kind=encoder&layer=1&head=2")
+    with tab.expect_download() as download:
+        tab.click("#tsv")
+    lines = Path(download.value.path()).read_text(encoding="utf-8").split("\n")[:-1]
+    header, *rows = [line.split("\t") for line in lines]
+    assert header[1:] == [*WORDS, "</s>", "the rest"]
+    for row, exact in zip(rows, looking.attention.maps.encoder[0, 1], strict=True):
+        kept = np.sort(np.argsort(exact)[-4:])
+        filled = kept[codes_of(exact[kept]) > 0]
+        assert [place for place, cell in enumerate(row[1:-1]) if cell] == filled.tolist()
+        assert [float(row[1:][place]) for place in filled] == pytest.approx(exact[filled], abs=0.004)
+        assert float(row[-1]) == pytest.approx(1 - exact[kept].sum(), abs=0.016)
+
+
 def test_without_javascript_there_is_the_table(looking: Looking, open_page: Open) -> None:
     tab = open_page(page_of(looking, "a model"), java_script_enabled=False)
     rows = tab.locator("#table tr")
@@ -268,11 +330,14 @@ def test_only_what_is_asked_for_is_in_the_page(looking: Looking, monkeypatch: py
     monkeypatch.setattr(pages, "packed", lambda maps, largest, norms: given.append(len(maps)) or "")
     page_of(looking, "a model")
     page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
-    assert given == [8 * (4 + 2), 2 * (1 + 2)]
+    page_of(looking, "a model", Selection(("encoder",), heads=()))
+    assert given == [8 * (4 + 2), 2 * (1 + 2), 2 * 2]
     assert "It begins with" in page_of(looking, "a model", Selection(("cross",), (0, 2), (1,)))
     assert "It begins with" not in page_of(looking, "a model", Selection(("cross",), (0, 1)))
     with pytest.raises(InvalidDataError, match="no such attention"):
         page_of(looking, "a model", Selection(("cross",), (3,)))
+    with pytest.raises(InvalidDataError, match="no such attention"):
+        page_of(looking, "a model", Selection(("cross",), heads=(4,)))
 
 
 def test_a_page_that_is_too_large_offers_a_selection(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:

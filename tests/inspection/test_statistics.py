@@ -166,6 +166,22 @@ def test_statistics_are_those_that_loops_give(kind: Kind) -> None:
         assert known == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_start_token_that_is_the_end_token_is_no_end_of_the_sentence() -> None:
+    """A decoder that starts with </s> has the statistics of one that starts with <s>."""
+    maps = random_maps([(len(source), len(target)) for source, target in zip(SOURCES, TARGETS, strict=True)])
+    found = []
+    for start in (START, 2):
+        traits = Fixed(None)
+        traits.start = start
+        statistics = HeadStatistics(traits)
+        for one, source, target in zip(maps, SOURCES, TARGETS, strict=True):
+            statistics.add(one, source, target)
+        found.append(statistics.of("decoder"))
+    assert np.isnan(found[1]["sentence_end"]).all()
+    for name, values in found[0].items():
+        assert np.array_equal(found[1][name], values, equal_nan=True), name
+
+
 def test_what_cannot_be_counted_is_not_a_number_and_gives_no_role() -> None:
     statistics = HeadStatistics(Fixed(None))
     (maps,) = random_maps([(3, 2)])

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_vanilla.data.errors import InvalidDataError
 from hf_vanilla.data.tokenizer import train_tokenizer
+from hf_vanilla.inference.translator import Translator
 from hf_vanilla.inference.units import spans_of
 from hf_vanilla.inspection import syntax
 from hf_vanilla.inspection.syntax import (
@@ -73,7 +74,7 @@ def words() -> PreTrainedTokenizerFast:
 def test_a_head_that_looks_at_the_word_before_has_exactly_the_expected_accuracies(
     file: Path, words: PreTrainedTokenizerFast
 ) -> None:
-    found = relations_of(planted(-1, vocab_size=len(words)), words, read_conllu(file))
+    found = relations_of(Translator(planted(-1, vocab_size=len(words)), words), read_conllu(file))
     assert {(each.name, each.direction) for each in found} == EXPECTED.keys()
     for each in found:
         count, distance, baseline, accuracy = EXPECTED[each.name, each.direction]
@@ -84,7 +85,8 @@ def test_a_head_that_looks_at_the_word_before_has_exactly_the_expected_accuracie
 
 
 def test_a_head_that_looks_at_the_next_word_has_the_other_direction(file: Path, words: PreTrainedTokenizerFast) -> None:
-    found = {(r.name, r.direction): r for r in relations_of(planted(1, len(words)), words, read_conllu(file))}
+    each = relations_of(Translator(planted(1, len(words)), words), read_conllu(file))
+    found = {(one.name, one.direction): one for one in each}
     assert found["det", PARENT].accuracy[0, 0] == 2 / 3
     assert found["det", CHILD].accuracy[0, 0] == 0
     assert found["nsubj", PARENT].accuracy[0, 0] == 1
@@ -94,12 +96,19 @@ def test_words_that_are_written_as_one_are_looked_for_where_they_are_written() -
     """The word du is de and le, so that fou, the fourth word, is the third that is written. It looks at du."""
     words = (Word((0, 2), None, "root"), Word((3, 5), 3, "case"), Word((3, 5), 3, "det"), Word((6, 9), 1, "obl"))
     tokenizer = train_tokenizer(["va du fou"], "word")
-    found = relations_of(planted(-1, len(tokenizer)), tokenizer, [Sentence("va du fou", words)])
+    found = relations_of(Translator(planted(-1, len(tokenizer)), tokenizer), [Sentence("va du fou", words)])
     accuracies = {(each.name, each.direction): each.accuracy[0, 0] for each in found}
     assert accuracies["obl", PARENT] == 1
     assert accuracies["obl", CHILD] == 0
     assert accuracies["det", CHILD] == 1
     assert accuracies["case", PARENT] == 0
+
+
+def test_a_sentence_that_would_be_cut_is_refused(file: Path, words: PreTrainedTokenizerFast) -> None:
+    translator = Translator(planted(-1, len(words)), words, max_source_length=6)
+    message = r"three\.conllu:15: the sentence has 7 tokens, more than the limit of 6: give a shorter one"
+    with pytest.raises(InvalidDataError, match=message):
+        relations_of(translator, read_conllu(file))
 
 
 def test_only_a_head_that_beats_the_most_frequent_distance_is_called_syntactic(monkeypatch: pytest.MonkeyPatch) -> None:

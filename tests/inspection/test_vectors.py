@@ -139,7 +139,7 @@ def test_few_texts_are_compared_as_they_are() -> None:
     assert words.startswith("none: 19 texts are fewer than the 20")
     assert neighbours_of(vectors[:2]).places.tolist() == [[1], [0]]
     assert neighbours_of(np.array([[1.0, 0], [-1, 0]])).places.tolist() == [[1], [0]]  # no text is its own neighbour
-    with pytest.raises(ValueError, match="one text has no neighbours"):
+    with pytest.raises(InvalidDataError, match="one text has no neighbours"):
         neighbours_of(vectors[:1])
 
 
@@ -190,6 +190,16 @@ def test_the_command_shows_neighbours_and_what_was_corrected(run: Path, data: Pa
         [LINES[other] for other in others] for others in near.places
     ]
     assert facts["mean_cosine_before"] == near.cosine_before
+
+
+def test_texts_that_are_cut_are_named_in_one_line(run: Path, tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text("a\n" + "a" * 1024 + "\n" + "a" * 1030 + "\n", encoding="utf-8")
+    done = command(run, "--neighbours", "--data", long)
+    assert done.exit_code == 0, done.output
+    warning, *others = done.stderr.splitlines()
+    assert warning.startswith("Warning: source 2 has 1,025 tokens; of it, and of others like it, only the first 1,024")
+    assert [line.partition(":")[0] for line in others] == ["correction for anisotropy"]
 
 
 @pytest.mark.parametrize(
