@@ -24,6 +24,7 @@ from .models.modeling_vanilla import VanillaForConditionalGeneration
 from .run_directory import GENERATION_CONFIG, TOKENIZER, WEIGHTS, checkpoints_of
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"  # of peft
 INDEX = f"{WEIGHTS}.index.json"
 FIELDS = {entry.name for entry in fields(VanillaConfig)} - {entry.name for entry in fields(PreTrainedConfig)}
 MAX_BEAMS = 1_000  # that a model may ask for; an option of a call may be more
@@ -41,6 +42,7 @@ def check_model(folder: Path, trust_remote_code: bool = False) -> None:
     """
     refuse_links_that_leave(folder)
     found = read_json(folder / CONFIG)
+    _refuse_other_weights(folder, found)
     is_ours = found.get("model_type") == VanillaConfig.model_type
     settings = _read_if_there(folder / SETTINGS)
     _read_if_there(folder / OLDER_SETTINGS)
@@ -66,6 +68,20 @@ def check_tokenizer(folder: str | Path, tokenizer: PreTrainedTokenizerFast, voca
     for name in ("pad_token", "eos_token"):
         if getattr(tokenizer, name) is None:
             raise InvalidDataError(f"{folder}: its tokenizer has no {name}, which every model of ours needs")
+
+
+def _refuse_other_weights(folder: Path, config: Mapping[str, Any]) -> None:
+    """What transformers would load in place of the weights that are looked at here, or beside them."""
+    if config.get("transformers_weights") is not None:
+        raise InvalidDataError(
+            f"{folder / CONFIG}: transformers_weights names another file with weights: call that {WEIGHTS}, and take "
+            "the key out"
+        )
+    if (folder / ADAPTER).exists():
+        raise InvalidDataError(
+            f"{folder / ADAPTER}: an adapter changes the model beside it: merge it first (merge_and_unload() of peft), "
+            "and save the result"
+        )
 
 
 def _read_if_there(file: Path) -> dict[str, Any]:

@@ -137,6 +137,15 @@ def other_weights(run: Path) -> None:
     save_file(weights, run / "model.safetensors")
 
 
+def other_file_of_weights(run: Path) -> None:
+    shutil.copy(run / "model.safetensors", run / "other.safetensors")
+    change(run / "config.json", transformers_weights="other.safetensors")
+
+
+def adapter(run: Path) -> None:
+    (run / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(run)}))
+
+
 PANICS = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "", "max_input_chars_per_word": 5}
 HOSTILE = {
     "a pickle": (lambda run: pickled(run, "pytorch_model.bin"), "not from pickles"),
@@ -179,6 +188,8 @@ HOSTILE = {
     "weights by a link": (link("model.safetensors"), "is a link out of its directory"),
     "a tokenizer by a link": (link("tokenizer.json"), "is a link out of its directory"),
     "a configuration by a link": (link("config.json"), "is a link out of its directory"),
+    "weights by another name": (other_file_of_weights, "transformers_weights names another file"),
+    "an adapter": (adapter, "merge it first"),
     "a tokenizer with more tokens": (larger_tokenizer, "they do not fit together"),
     "a tokenizer that panics": (tokenizer(**PANICS), "is no usable tokenizer"),
     "a tokenizer of no kind": (tokenizer(type="Evil"), "is no usable tokenizer"),

@@ -44,8 +44,6 @@ def export(run: Path, output: Path, *, quantization: str = "float32") -> None:
     if quantization not in QUANTIZATIONS:
         raise InteropError(f"--quantization ({quantization}) must be one of {', '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
-    if not isinstance(model, VanillaForConditionalGeneration):
-        raise InteropError(f"{run} has a {type(model).__name__}: --to ctranslate2 is for models of hf_vanilla")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(run)
     specification = specification_of(model, vocabulary_of(model.config, tokenizer), tokenizer)
     specification.validate()

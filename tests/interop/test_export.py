@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from transformers import BartConfig, BartForConditionalGeneration
 
 import hf_vanilla_cli
 from hf_vanilla.files import sha256_of
@@ -86,6 +87,18 @@ def test_a_missing_extra_is_said_in_one_line(run: Path, tmp_path: Path, format_o
     format_of(needs)
     result = command(run, "--to", "onnx", "--output", tmp_path / "made")
     assert result.output == "Error: --to onnx needs onnxruntime: pip install 'hf_vanilla[export]'\n"
+
+
+@pytest.mark.parametrize("to", frame.FORMATS)
+def test_another_model_is_refused_by_its_type(run: Path, tmp_path: Path, to: str) -> None:
+    """Loaded as ours it would have random weights."""
+    sizes = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")}
+    BartForConditionalGeneration(BartConfig(vocab_size=300, d_model=4, **sizes)).save_pretrained(run)
+    result = command(run, "--to", to, "--output", tmp_path / "made")
+    assert result.exit_code == 1
+    assert "config.json: model_type is 'bart', not 'hf_vanilla'" in result.output
+    assert len(result.output.splitlines()) == 1
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
