@@ -35,20 +35,28 @@ SETTINGS, VOCABULARY = "settings.json", "vocabulary.json"
 SIZES = ("vocab_size", "decoder_layers", "num_heads", "d_kv", "d_v", "decoder_start_token_id")
 
 
-def export(run: Path, output: Path, *, engine: Path | None = None, quantization: str | None = None) -> None:
+def export(
+    run: Path,
+    output: Path,
+    *,
+    engine: Path | None = None,
+    quantization: str | None = None,
+    title: str | None = None,
+) -> None:
     """
     Write the page of a run into an empty folder.
 
     Args:
         engine: The folder of the npm package onnxruntime-web; if not given, npm downloads it.
         quantization: "int8" for weights of a byte each, unless "float32" is given.
+        title: Of the page; the name of the directory if not given.
     """
     quantization = quantization or "int8"
     if quantization not in QUANTIZATIONS:
         raise InteropError(f"quantization {quantization!r}: --to page has {' and '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(run)
-    write_page(model, tokenizer, output, title=run.resolve().name, in_eight_bits=quantization == "int8")
+    write_page(model, tokenizer, output, title=title or run.resolve().name, in_eight_bits=quantization == "int8")
     add_engine(output, engine)
 
 
