@@ -92,7 +92,9 @@ def test_a_missing_extra_is_said_in_one_line(run: Path, tmp_path: Path, format_o
 @pytest.mark.parametrize("to", frame.FORMATS)
 def test_another_model_is_refused_by_its_type(run: Path, tmp_path: Path, to: str) -> None:
     """Loaded as ours it would have random weights."""
-    sizes = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")}
+    sizes = {
+        f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")
+    }
     BartForConditionalGeneration(BartConfig(vocab_size=300, d_model=4, **sizes)).save_pretrained(run)
     result = command(run, "--to", to, "--output", tmp_path / "made")
     assert result.exit_code == 1
