@@ -113,6 +113,9 @@ def test_the_command_serves_what_translate_gives_and_stops_at_sigterm(run: Path)
             address = said.split(": ")[1].split(" ")[0]
             client = LibreTranslateAPI(address)
             assert [client.translate(text, "auto", "xx", timeout=PATIENCE) for text in texts] == expected
+            evil = urllib.request.Request(f"{address}/health", headers={"Host": "evil.example"})  # noqa: S310 - ours
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(evil)  # noqa: S310 - the address is ours
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
             assert process.stderr.read() == ""
