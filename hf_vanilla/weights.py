@@ -46,7 +46,7 @@ def check_model(folder: Path, trust_remote_code: bool = False) -> None:
     is_ours = found.get("model_type") == VanillaConfig.model_type
     settings = _read_if_there(folder / SETTINGS)
     _read_if_there(folder / OLDER_SETTINGS)
-    _refuse_huge_searches(folder / GENERATION_CONFIG, _read_if_there(folder / GENERATION_CONFIG))
+    refuse_huge_searches(folder)
     for name, facts in ((CONFIG, {} if is_ours else found), (SETTINGS, settings)):
         if "auto_map" in facts and not trust_remote_code:
             raise InvalidDataError(f"{folder / name}: names code that came with it (auto_map), which is never run")
@@ -88,8 +88,10 @@ def _read_if_there(file: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
 
 
-def _refuse_huge_searches(file: Path, settings: Mapping[str, Any]) -> None:
+def refuse_huge_searches(folder: Path) -> None:
     """As wide as these, the first step alone takes all memory."""
+    file = folder / GENERATION_CONFIG
+    settings = _read_if_there(file)
     for key in ("num_beams", "num_return_sequences"):
         value = settings.get(key)
         if value is not None and not (isinstance(value, int) and 0 < value <= MAX_BEAMS):
