@@ -89,6 +89,21 @@ def test_a_missing_extra_is_said_in_one_line(run: Path, tmp_path: Path, format_o
     assert result.output == "Error: --to onnx needs onnxruntime: pip install 'hf_vanilla[export]'\n"
 
 
+@pytest.mark.parametrize("to", ["ctranslate2", "onnx", "page"])
+@pytest.mark.parametrize("settings", [{"forced_eos_token_id": 0}, {"bad_words_ids": [[270, 271]]}, {"do_sample": True}])
+def test_a_search_that_the_engine_would_refuse_is_refused_when_it_is_exported(
+    run: Path, tmp_path: Path, to: str, settings: dict[str, Any]
+) -> None:
+    file = run / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    result = command(run, "--to", to, "--output", tmp_path / "made")
+    assert result.exit_code == 1
+    (said,) = result.output.splitlines()
+    assert said.startswith(f"Error: {next(iter(settings))} (")
+    assert "take that out of the generation_config.json there" in said
+    assert not (tmp_path / "made").exists()
+
+
 @pytest.mark.parametrize("to", frame.FORMATS)
 def test_another_model_is_refused_by_its_type(run: Path, tmp_path: Path, to: str) -> None:
     """Loaded as ours it would have random weights."""
