@@ -74,6 +74,20 @@ def test_a_folder_with_contents_is_not_overwritten(run: Path, tmp_path: Path, fo
     assert "exists and is not empty: choose another --output" in result.output
 
 
+def test_the_current_directory_is_not_replaced(
+    run: Path, tmp_path: Path, format_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    format_of(two_files)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for output in (".", tmp_path / "empty"):
+        result = command(run, "--to", "torch", "--output", output)
+        assert result.output == (
+            f"Error: {output} is the current directory: choose a new --output; nothing was changed\n"
+        )
+    assert not list(Path().iterdir())
+
+
 def test_formats_that_write_folders_are_found_out(run: Path, tmp_path: Path, format_of: Any) -> None:
     format_of(lambda run, output: (output / "sub").mkdir())
     with pytest.raises(InteropError, match="an export has no folders in it, and torch made sub"):
