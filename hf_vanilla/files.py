@@ -25,6 +25,8 @@ def new_folder(destination: Path) -> Iterator[Path]:
     A folder to write into, which gets the name `destination` when the block has ended without an error: there is all of
     it or nothing. A destination that exists must be an empty folder.
     """
+    if destination.resolve() == Path.cwd():  # a shell would be left in a folder that is gone
+        raise FileExistsError(f"{destination} is the current directory: choose a new --output; nothing was changed")
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise FileExistsError(f"{destination} exists and is not empty: choose another --output; nothing was changed")
     destination.absolute().parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from .models.modeling_vanilla import VanillaForConditionalGeneration
 from .run_directory import GENERATION_CONFIG, TOKENIZER, WEIGHTS, checkpoints_of
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"  # of peft
 INDEX = f"{WEIGHTS}.index.json"
 FIELDS = {entry.name for entry in fields(VanillaConfig)} - {entry.name for entry in fields(PreTrainedConfig)}
 MAX_BEAMS = 1_000  # that a model may ask for; an option of a call may be more
@@ -41,10 +42,11 @@ def check_model(folder: Path, trust_remote_code: bool = False) -> None:
     """
     refuse_links_that_leave(folder)
     found = read_json(folder / CONFIG)
+    _refuse_other_weights(folder, found)
     is_ours = found.get("model_type") == VanillaConfig.model_type
     settings = _read_if_there(folder / SETTINGS)
     _read_if_there(folder / OLDER_SETTINGS)
-    _refuse_huge_searches(folder / GENERATION_CONFIG, _read_if_there(folder / GENERATION_CONFIG))
+    refuse_huge_searches(folder)
     for name, facts in ((CONFIG, {} if is_ours else found), (SETTINGS, settings)):
         if "auto_map" in facts and not trust_remote_code:
             raise InvalidDataError(f"{folder / name}: names code that came with it (auto_map), which is never run")
@@ -68,12 +70,28 @@ def check_tokenizer(folder: str | Path, tokenizer: PreTrainedTokenizerFast, voca
             raise InvalidDataError(f"{folder}: its tokenizer has no {name}, which every model of ours needs")
 
 
+def _refuse_other_weights(folder: Path, config: Mapping[str, Any]) -> None:
+    """What transformers would load in place of the weights that are looked at here, or beside them."""
+    if config.get("transformers_weights") is not None:
+        raise InvalidDataError(
+            f"{folder / CONFIG}: transformers_weights names another file with weights: call that {WEIGHTS}, and take "
+            "the key out"
+        )
+    if (folder / ADAPTER).exists():
+        raise InvalidDataError(
+            f"{folder / ADAPTER}: an adapter changes the model beside it: merge it first (merge_and_unload() of peft), "
+            "and save the result"
+        )
+
+
 def _read_if_there(file: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
 
 
-def _refuse_huge_searches(file: Path, settings: Mapping[str, Any]) -> None:
+def refuse_huge_searches(folder: Path) -> None:
     """As wide as these, the first step alone takes all memory."""
+    file = folder / GENERATION_CONFIG
+    settings = _read_if_there(file)
     for key in ("num_beams", "num_return_sequences"):
         value = settings.get(key)
         if value is not None and not (isinstance(value, int) and 0 < value <= MAX_BEAMS):

@@ -50,6 +50,8 @@ def export(run: str, to: str, output: Path, quantization: str | None, engine: Pa
         from hf_vanilla.hub_name import folder_of
         from hf_vanilla.interop.export import export as export_to
 
-        manifest = export_to(folder_of(run), to, output, quantization=quantization, engine=engine)
+        # the cache has directories that are named by commits
+        title = run if to == "page" and not Path(run).is_dir() else None
+        manifest = export_to(folder_of(run), to, output, quantization=quantization, engine=engine, title=title)
         megabytes = sum(entry["size"] for entry in manifest["files"].values()) / 1e6
         show({"folder": str(output), "format": to, "files": len(manifest["files"]), "megabytes": megabytes}, as_json)

@@ -8,8 +8,25 @@ import click
 from .shared import working
 
 
+class CheckpointPath(click.Path):
+    """A file or a folder. For what looks like a name on the Hub, the error says how to have it here."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from hf_vanilla.hub_name import hub_name, may_be_on_hub
+
+        if not Path(value).exists() and "/" in str(value) and may_be_on_hub(str(value)):
+            name = hub_name(str(value)).repository
+            self.fail(
+                f"{str(value)!r} does not exist. If it is a name on the Hub, download it first: hf download {name} "
+                "--local-dir FOLDER",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 @click.command(name="import")
-@click.argument("checkpoint", type=click.Path(exists=True, path_type=Path))
+@click.argument("checkpoint", type=CheckpointPath(exists=True, path_type=Path))
 @click.option(
     "--from",
     "toolkit",

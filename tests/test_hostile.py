@@ -17,6 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from hf_vanilla import Translator
 from hf_vanilla.data.errors import InvalidDataError
+from hf_vanilla.interop.export import export
+from hf_vanilla.manifest import ManifestError
+from hf_vanilla.manifest import manifest_of as seal
 from hf_vanilla.memory import peak_memory
 from hf_vanilla.training.checkpoints import DamagedCheckpointError, manifest_of, verify
 from hf_vanilla.training.recipe import RecipeError, load_recipe
@@ -137,6 +140,15 @@ def other_weights(run: Path) -> None:
     save_file(weights, run / "model.safetensors")
 
 
+def other_file_of_weights(run: Path) -> None:
+    shutil.copy(run / "model.safetensors", run / "other.safetensors")
+    change(run / "config.json", transformers_weights="other.safetensors")
+
+
+def adapter(run: Path) -> None:
+    (run / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(run)}))
+
+
 PANICS = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "", "max_input_chars_per_word": 5}
 HOSTILE = {
     "a pickle": (lambda run: pickled(run, "pytorch_model.bin"), "not from pickles"),
@@ -179,6 +191,8 @@ HOSTILE = {
     "weights by a link": (link("model.safetensors"), "is a link out of its directory"),
     "a tokenizer by a link": (link("tokenizer.json"), "is a link out of its directory"),
     "a configuration by a link": (link("config.json"), "is a link out of its directory"),
+    "weights by another name": (other_file_of_weights, "transformers_weights names another file"),
+    "an adapter": (adapter, "merge it first"),
     "a tokenizer with more tokens": (larger_tokenizer, "they do not fit together"),
     "a tokenizer that panics": (tokenizer(**PANICS), "is no usable tokenizer"),
     "a tokenizer of no kind": (tokenizer(type="Evil"), "is no usable tokenizer"),
@@ -209,6 +223,31 @@ def test_a_hostile_model_is_refused_in_one_line_before_memory_is_taken(run: Path
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+HOSTILE_EXPORTS = {
+    "columns that are no number": ({"columns": "2"}, lambda run: None, "columns: '2' must be a number"),
+    "no columns": ({"columns": None}, lambda run: None, "columns: None must be a number"),
+    "10^9 beams": ({}, HOSTILE["10^9 beams"][0], "num_beams: 1000000000 must be"),
+    "a tokenizer that panics": ({}, HOSTILE["a tokenizer that panics"][0], "is no usable tokenizer"),
+    "a tokenizer with more tokens": ({}, larger_tokenizer, "they do not fit together"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_EXPORTS)
+def test_a_hostile_export_is_refused_as_a_model_is(run: Path, tmp_path: Path, kind: str) -> None:
+    changes, spoil, said = HOSTILE_EXPORTS[kind]
+    folder = tmp_path / "export"
+    facts = export(run, "onnx", folder) | changes
+    spoil(folder)
+    (folder / "manifest.json").unlink()
+    of_run = {name: fact for name, fact in facts.items() if name not in ("files", "sha256")}
+    (folder / "manifest.json").write_text(seal(folder, of_run))
+    with pytest.raises((InvalidDataError, ManifestError)) as refused:
+        Translator.from_pretrained(folder)
+    assert said in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+    assert str(folder) in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,9 @@ def test_what_cannot_be_downloaded_is_said_in_one_line(models: dict[str, Path]) 
         ) as error:
             folder_of(name)
         assert "\n" not in str(error.value)
-        done = CliRunner().invoke(main, ["translate", name], input="a")
-        assert (done.exit_code, done.stderr.startswith("Error: ")) == (1, True)
+        for command in (["translate", name], ["serve", name, "--port", "0"]):
+            done = CliRunner().invoke(main, command, input="a")
+            assert (done.exit_code, done.stderr.startswith(f"Error: {name!r} is no directory here")) == (1, True)
 
 
 def test_a_training_starts_from_a_revision(models: dict[str, Path], tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def write_card(run: Path) -> None:
 
 def card_of(run: Path, published: Published | None = None) -> ModelCard:
     """The card of a run as it is on this machine, or as it is published."""
+    run = run.resolve()  # "." has no name
     recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
     report, weights, origin = read_report(run), weights_of(run), read_origin(run)
     measured = {name: entry for name, entry in report.items() if entry.weights == weights}

@@ -16,6 +16,7 @@ from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
 from .finished import FinishedHypothesis, best, end_of, kept_by
+from .onnx_search import WITHOUT_EFFECT
 from .search_settings import SearchSettings
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
@@ -32,6 +33,12 @@ OF_GREEDY_SEARCH = {
     *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
 }
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
+NEUTRAL = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"), 0),
+    **dict.fromkeys(("min_length", "min_new_tokens"), 0),
+}
+"""Values that ask for nothing. Elsewhere a 0 may be a token."""
 
 
 NOTHING = [-math.inf]  # of hypotheses that do not matter
@@ -69,6 +76,22 @@ def positions_of(config: dict[str, Any]) -> int:
 SINUSOIDS = 4096  # rows of the table that an export has for sinusoidal positions; 8 MB in a model that is 512 wide
 
 
+def check_search(settings: SearchSettings) -> None:
+    """Raise an EngineError that names a setting which CTranslate2 does not follow exactly."""
+    given = {name for config in settings.configs for name in config.to_diff_dict()} | settings.generation.keys()
+    served = OF_ANY_SEARCH | WITHOUT_EFFECT | (OF_GREEDY_SEARCH if settings.num_beams == 1 else set())
+    for name in sorted(given - served):
+        value = settings.of(name)
+        asks_for_nothing = value is None or value is False or name.startswith("_")
+        if asks_for_nothing or NEUTRAL.get(name) == value:
+            continue
+        beams = f" with num_beams={settings.num_beams}" if name in OF_GREEDY_SEARCH else ""
+        raise EngineError(f"{name} ({value}) cannot be followed exactly by CTranslate2{beams}: use the run itself")
+    eos = settings.of("eos_token_id")
+    if isinstance(eos, list) and len(eos) != 1:
+        raise EngineError(f"eos_token_id ({eos}) must be one token for CTranslate2: use the run itself")
+
+
 class CTranslate2Engine:
     """
     Args:
@@ -83,18 +106,7 @@ class CTranslate2Engine:
         self.generation_config = generation_config
 
     def check(self, settings: SearchSettings) -> None:
-        given = {name for config in settings.configs for name in config.to_diff_dict()} | settings.generation.keys()
-        served = OF_ANY_SEARCH | (OF_GREEDY_SEARCH if settings.num_beams == 1 else set())
-        nothing = (None, False, *([0] if settings.num_beams > 1 else []))
-        for name in sorted(given - served):
-            value = settings.of(name)
-            if name.startswith("_") or value in nothing or (name == "repetition_penalty" and value == 1.0):
-                continue
-            beams = f" with num_beams={settings.num_beams}" if name in OF_GREEDY_SEARCH else ""
-            raise EngineError(f"{name} ({value}) cannot be followed exactly by CTranslate2{beams}: use the run itself")
-        eos = settings.of("eos_token_id")
-        if isinstance(eos, list) and len(eos) != 1:
-            raise EngineError(f"eos_token_id ({eos}) must be one token for CTranslate2: use the run itself")
+        check_search(settings)
 
     def search(
         self,
@@ -187,7 +199,8 @@ class CTranslate2Engine:
 
     def _greedy_options(self, settings: SearchSettings, forced: int) -> dict[str, Any]:
         lengths = ((settings.of("min_length") or 0) - 1, (settings.of("min_new_tokens") or 0) + forced)
-        suppressed = [*(settings.of("bad_words_ids") or []), *([one] for one in settings.of("suppress_tokens") or [])]
+        words = [word for word in settings.of("bad_words_ids") or [] if word != [self.eos]]  # as generate()
+        suppressed = [*words, *([one] for one in settings.of("suppress_tokens") or [])]
         return {
             "min_decoding_length": max(0, *lengths),
             "repetition_penalty": settings.of("repetition_penalty") or 1.0,

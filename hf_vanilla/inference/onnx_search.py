@@ -25,7 +25,8 @@ USUAL_NEW_TOKENS = 20  # the limit of transformers, where neither the generation
 FOLLOWED = {
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping"),
     *("max_length", "max_new_tokens", "max_length_beyond_source", "min_length", "min_new_tokens"),
-    *("suppress_tokens", "begin_suppress_tokens", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
+    *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
 }
 """Keys of the generation config that the search does what they ask for."""
 WITHOUT_EFFECT = {
@@ -61,12 +62,15 @@ class Search:
         for each in settings:
             given |= {name: value for name, value in each.items() if value is not None}
         refuse_others(given)
+        words = given.get("bad_words_ids") or ()
         eos = given.get("eos_token_id")
         if eos is None:
             raise EngineError("eos_token_id is not set: a search over ONNX graphs needs it")
         given["eos_token_id"] = tuple(eos) if isinstance(eos, Sequence) else (eos,)
         for name in ("suppress_tokens", "begin_suppress_tokens"):
             given[name] = tuple(given.get(name, ()))
+        # generate() lets <eos> alone there
+        given["suppress_tokens"] += tuple(token for (token,) in words if token not in given["eos_token_id"])
         return cls(**{name: value for name, value in given.items() if name in cls.__dataclass_fields__})
 
     def __post_init__(self) -> None:
@@ -123,6 +127,9 @@ def refuse_others(settings: Mapping[str, Any]) -> None:
         neutral |= name in ("num_beam_groups",) and value == 1
         if not (name in FOLLOWED or asks_for_nothing or neutral):
             raise EngineError(f"{name} ({value!r}) is not done by the search over ONNX graphs: leave it out")
+    words = settings.get("bad_words_ids") or ()
+    if any(len(word) != 1 for word in words):
+        raise EngineError(f"bad_words_ids ({words}) must have one token each for the search over ONNX graphs")
 
 
 @dataclass

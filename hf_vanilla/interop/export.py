@@ -11,9 +11,10 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from ..files import new_folder, sha256_of
 from ..inference.columns import columns_of
 from ..manifest import MANIFEST, manifest_of
+from ..models.configuration_vanilla import VanillaConfig
 from ..run_directory import GENERATION_CONFIG, TOKENIZER
 from ..version import __version__
-from ..weights import check_model
+from ..weights import CONFIG, check_model, read_json
 from .errors import InteropError
 
 FORMATS = {
@@ -71,6 +72,11 @@ def made_from(run: Path) -> dict[str, Any]:
     if not (run / TOKENIZER).is_file():
         raise InteropError(f"{run / TOKENIZER} is missing: an export needs the tokenizer")
     check_model(run)
+    kind = read_json(run / CONFIG).get("model_type")
+    if kind != VanillaConfig.model_type:
+        raise InteropError(
+            f"{run / CONFIG}: model_type is {kind!r:.40}, not {VanillaConfig.model_type!r}: exports are of our models"
+        )
     has_settings = (run / GENERATION_CONFIG).is_file()
     settings = GenerationConfig.from_pretrained(run).to_diff_dict() if has_settings else {}
     return {

@@ -27,12 +27,13 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from ..messages import say
 from ..weights import CONFIG
 from .errors import InteropError
-from .staging import Staged, is_ours, license_of, one_line, staged_page, staged_run
+from .staging import Staged, is_ours, one_line, staged_page, staged_run
 
 PAUSES = (1.0, 5.0, 20.0)  # seconds before each further try
 LONGEST_PAUSE = 300.0  # if the Hub asks for a longer one, the user decides
 PASSING = frozenset((408, 409, 412, 425, 429, 500, 502, 503, 504))  # 409 and 412: somebody else commits just now
 MODEL, SPACE = "model", "space"
+FILES, TAG = "the files", "the tag (the files are there)"  # the steps that change what is published
 
 Found = TypeVar("Found")
 
@@ -84,14 +85,15 @@ def push(
     api = api or HfApi()
     staged = {Place(name, MODEL, private, revision): staged_run(run, name, name if page else None)}
     if page:
-        staged[Place(name, SPACE, private, revision)] = staged_page(page, name, name, license_of(run))
+        staged[Place(name, SPACE, private, revision)] = staged_page(page, run, name)
     for place, files in staged.items():
         say(f"{place.kind} {name}: {len(files.files)} files, {files.size / 2**20:.1f} MiB, checked")
     tried("the token", api.whoami, name)
     for place, files in staged.items():
         card = (ModelCard if place.kind == MODEL else SpaceCard)(files.card)
         tried("the card", lambda card=card: card.validate(), name)  # type: ignore[misc]
-    return [sent(api, place, files) for place, files in staged.items()]
+    found = {place: examined(api, place) for place in staged}  # all of them before a file goes anywhere
+    return [sent(api, place, files, found[place]) for place, files in staged.items()]
 
 
 def refuse_name(name: str) -> None:
@@ -103,8 +105,22 @@ def refuse_name(name: str) -> None:
         raise InteropError(f"{name!r} has no owner: give the user or organisation, too, as in user/{name}")
 
 
-def sent(api: HfApi, place: Place, staged: Staged) -> Pushed:
-    """Have a repository hold what is staged."""
+@dataclass(frozen=True)
+class Repository:
+    """
+    What is at a place.
+
+    Args:
+        commit: The newest one of the branch, and `files` are those in it.
+    """
+
+    url: str
+    commit: str
+    files: frozenset[str]
+
+
+def examined(api: HfApi, place: Place) -> Repository:
+    """The repository, and its branch, made if they are not there. Refused if files cannot be written to it."""
     name, kind = place.name, place.kind
     sdk = "static" if kind == SPACE else None
     url = tried(
@@ -117,22 +133,35 @@ def sent(api: HfApi, place: Place, staged: Staged) -> Pushed:
         raise InteropError(f"{url} is public, and stays it: make it private in its settings, or leave out --private")
     if getattr(info, "sdk", None) not in (None, sdk):
         raise InteropError(f"{url} is a Space with the SDK {info.sdk}, not static: choose another name")
+    found = Repository(str(url), info.sha, files_in(info))
+    refuse_another_model(place, found)
     if place.revision:
         branch = place.revision
         tried("the branch", lambda: api.create_branch(name, branch=branch, repo_type=kind, exist_ok=True), name)
-    before: Any = tried("the branch", lambda: api.repo_info(name, repo_type=kind, revision=place.revision), name)
-    there = {file.rfilename for file in before.siblings or ()}
-    if kind == MODEL and CONFIG in there and "configuration_vanilla.py" not in there:
-        raise InteropError(f"{url} has another model: choose another name, or delete it there; nothing was changed")
-    old = {file for file in there - staged.files.keys() if kind == MODEL and is_ours(file)}
-    commit = tried("the files", lambda: committed(api, place, staged, old), name)
-    tagging = "the tag (the files are there)"
-    tried(
-        tagging,
-        lambda: api.create_tag(name, tag=staged.tag, revision=commit, repo_type=kind, exist_ok=True),
-        name,
-    )
-    return Pushed(str(url), commit, staged.tag, is_new=commit != before.sha)
+        info = tried("the branch", lambda: api.repo_info(name, repo_type=kind, revision=branch), name)
+        found = Repository(str(url), info.sha, files_in(info))
+        refuse_another_model(place, found)
+    return found
+
+
+def files_in(info: Any) -> frozenset[str]:
+    return frozenset(file.rfilename for file in info.siblings or ())
+
+
+def refuse_another_model(place: Place, found: Repository) -> None:
+    if place.kind == MODEL and CONFIG in found.files and "configuration_vanilla.py" not in found.files:
+        raise InteropError(
+            f"{found.url} has another model: choose another name, or delete it there; no file was changed"
+        )
+
+
+def sent(api: HfApi, place: Place, staged: Staged, found: Repository) -> Pushed:
+    """Have a repository hold what is staged."""
+    name, kind = place.name, place.kind
+    old = {file for file in found.files - staged.files.keys() if kind == MODEL and is_ours(file)}
+    commit = tried(FILES, lambda: committed(api, place, staged, old), name)
+    tried(TAG, lambda: api.create_tag(name, tag=staged.tag, revision=commit, repo_type=kind, exist_ok=True), name)
+    return Pushed(found.url, commit, staged.tag, is_new=commit != found.commit)
 
 
 def committed(api: HfApi, place: Place, staged: Staged, old: set[str]) -> str:
@@ -213,5 +242,6 @@ def explained(step: str, error: Exception, name: str) -> str:
             return f"{said}: the token may not write {name}: choose a name of your own, or a token with the role write"
         if cause.response.status_code in PASSING:
             return f"{said}: wait a while, then {again}"
-        return f"{said}: {cause.server_message or one_line(cause)}: nothing was changed; put that right, and push again"
+        unchanged = "" if step in (FILES, TAG) else "no file was changed; "
+        return f"{said}: {cause.server_message or one_line(cause)}: {unchanged}put that right, and push again"
     return f"{step}: {reason(error)}: is there a network? Then {again}"

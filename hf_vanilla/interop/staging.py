@@ -24,7 +24,9 @@ from ..data.errors import InvalidDataError
 from ..data.existing_tokenizer import load_tokenizer
 from ..data.saved_tokenizer import PreTrainedTokenizerFast
 from ..evaluation.card import Published, card_of, pictures_of, without_places
+from ..evaluation.measurements import weights_of
 from ..files import sha256_of
+from ..manifest import ManifestError, verify_foreign
 from ..run_directory import (
     ATTENTION,
     CARD,
@@ -37,7 +39,7 @@ from ..run_directory import (
     TOKENIZER_CONFIG,
     WEIGHTS,
 )
-from ..weights import CONFIG, mistakes_of_shapes, shapes_of
+from ..weights import CONFIG, mistakes_of_shapes, refuse_links_that_leave, shapes_of
 from .errors import InteropError
 
 AS_THEY_ARE = (GENERATION_CONFIG, WEIGHTS, REPORT, HISTORY)
@@ -89,6 +91,10 @@ def staged_run(run: Path, name: str, space: str | None = None) -> Staged:
     for needed in NEEDED:
         if not (run / needed).is_file():
             raise InteropError(f"{run} has no {needed}: give the directory of a training that has finished")
+    try:
+        refuse_links_that_leave(run)
+    except InvalidDataError as error:
+        raise InteropError(str(error)) from None
     config = checked_config(run)
     check_weights(run, config)
     tokenizer = checked_tokenizer(run, config)
@@ -102,19 +108,33 @@ def staged_run(run: Path, name: str, space: str | None = None) -> Staged:
     return Staged(found | {CARD: card_text(run, Published(name, tag, space)).encode()}, tag)
 
 
-def staged_page(folder: Path, name: str, model: str, license_of_model: str | None) -> Staged:
-    """What is published of an exported page as the static Space `name`, on which `model` can be tried."""
+def staged_page(folder: Path, run: Path, name: str) -> Staged:
+    """What is published of the exported page of a run as the static Space `name`, on which the model can be tried."""
     if not (folder / "index.html").is_file():
         raise InteropError(f"{folder} has no index.html: make it by `hf-vanilla export RUN --to page --output FOLDER`")
     paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     for path in paths:
         check_part_of_page(folder, path)
+    check_page(folder, run)
     found: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in paths}
-    found[CARD] = space_card(name, model, license_of_model).encode()
+    found[CARD] = space_card(name, license_of(run)).encode()
     staged = Staged(found, tag_of(found))
     if staged.size > MOST_BYTES_OF_A_PAGE:
         raise InteropError(f"{folder} has {staged.size:,} bytes, and a Space {MOST_BYTES_OF_A_PAGE:,}: export int8")
     return staged
+
+
+def check_page(folder: Path, run: Path) -> None:
+    """It is as it was exported, and from the weights of the run."""
+    again = f"export it again by `hf-vanilla export {run} --to page`, to a new folder"
+    try:
+        facts = verify_foreign(folder, besides=[CARD])
+    except ManifestError as error:
+        raise InteropError(f"{error}: {again}") from None
+    if facts.get("format") != "page":
+        raise InteropError(f"{folder} is an export to {facts.get('format')!r:.40}, not a page: {again}")
+    if facts.get("weights") != {WEIGHTS: weights_of(run)}:
+        raise InteropError(f"{folder} was not made from the weights that are in {run} now: {again}")
 
 
 def check_part_of_page(folder: Path, path: Path) -> None:
@@ -126,13 +146,13 @@ def check_part_of_page(folder: Path, path: Path) -> None:
     check_file(folder, str(name), path)
 
 
-def space_card(name: str, model: str, license_of_model: str | None) -> str:
+def space_card(name: str, license_of_model: str | None) -> str:
     title = name.partition("/")[2]
-    facts = {"title": title, "sdk": "static", "app_file": "index.html", "pinned": False, "models": [model]}
+    facts = {"title": title, "sdk": "static", "app_file": "index.html", "pinned": False, "models": [name]}
     if license_of_model:
         facts["license"] = license_of_model
     front = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
-    text = f"Runs [{model}](https://huggingface.co/{model}) in the browser: nothing that is typed leaves it."
+    text = f"Runs [{name}](https://huggingface.co/{name}) in the browser: nothing that is typed leaves it."
     return f"---\n{front}---\n\n# {title}\n\n{text}\n"
 
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
-from ..inference.ctranslate2_engine import SINUSOIDS
+from ..inference.ctranslate2_engine import SINUSOIDS, check_search
 from ..models.configuration_vanilla import VanillaConfig
 from ..models.modeling_vanilla import VanillaForConditionalGeneration, VanillaSinusoidalPositions
 from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG
 from ..weights import CONFIG
 from .errors import InteropError
+from .usual_search import refuse_other_searches
 
 ACTIVATIONS = {  # names of transformers, and those of `ctranslate2.specs.common_spec.Activation`
     "relu": "RELU",
@@ -44,8 +45,7 @@ def export(run: Path, output: Path, *, quantization: str = "float32") -> None:
     if quantization not in QUANTIZATIONS:
         raise InteropError(f"--quantization ({quantization}) must be one of {', '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
-    if not isinstance(model, VanillaForConditionalGeneration):
-        raise InteropError(f"{run} has a {type(model).__name__}: --to ctranslate2 is for models of hf_vanilla")
+    refuse_other_searches(check_search, model.generation_config)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(run)
     specification = specification_of(model, vocabulary_of(model.config, tokenizer), tokenizer)
     specification.validate()

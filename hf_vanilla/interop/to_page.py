@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..inference.alignments import AttentionMap
+from ..inference.onnx_engine import search_of
 from ..inference.onnx_search import USUAL_NEW_TOKENS, Search
 from ..inference.translator import MAX_SOURCE_LENGTH
 from ..pages import rendered
@@ -22,6 +23,7 @@ from .errors import InteropError
 from .page_engine import add_engine
 from .page_tokenizer import for_page
 from .to_onnx import QUANTIZATIONS, write_graphs
+from .usual_search import refuse_other_searches
 
 FOLDER = "page"  # of what an export has beside what all pages of translations have
 SCRIPT = "in_browser.mjs"
@@ -35,20 +37,29 @@ SETTINGS, VOCABULARY = "settings.json", "vocabulary.json"
 SIZES = ("vocab_size", "decoder_layers", "num_heads", "d_kv", "d_v", "decoder_start_token_id")
 
 
-def export(run: Path, output: Path, *, engine: Path | None = None, quantization: str | None = None) -> None:
+def export(
+    run: Path,
+    output: Path,
+    *,
+    engine: Path | None = None,
+    quantization: str | None = None,
+    title: str | None = None,
+) -> None:
     """
     Write the page of a run into an empty folder.
 
     Args:
         engine: The folder of the npm package onnxruntime-web; if not given, npm downloads it.
         quantization: "int8" for weights of a byte each, unless "float32" is given.
+        title: Of the page; the name of the directory if not given.
     """
     quantization = quantization or "int8"
     if quantization not in QUANTIZATIONS:
         raise InteropError(f"quantization {quantization!r}: --to page has {' and '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
+    refuse_other_searches(lambda settings: search_of(settings, [], 0), model.generation_config)
     tokenizer = AutoTokenizer.from_pretrained(run)
-    write_page(model, tokenizer, output, title=run.resolve().name, in_eight_bits=quantization == "int8")
+    write_page(model, tokenizer, output, title=title or run.resolve().name, in_eight_bits=quantization == "int8")
     add_engine(output, engine)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..inference.translator import Hypothesis
 from ..translation_page import PAGE
 from .batcher import Batcher, ClosedError, Job, QueueFullError, Translate
+from .browsers import OwnPagesOnly
 from .engine import TextTooLongError
 from .languages import Languages
 from .libretranslate import (
@@ -47,6 +48,7 @@ class Server:
     Args:
         translate: What computes, called from one thread only.
         columns: How many parts a source has.
+        names: What clients may call this machine (Host); anything if there are none.
         clock: In seconds; the time of a request is measured by it.
     """
 
@@ -56,10 +58,12 @@ class Server:
         languages: Languages,
         limits: Limits,
         columns: int = 1,
+        names: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
         self.languages = languages
         self.limits = limits
+        self.names = names
         self.clock = clock
         self.metrics = Metrics()
         self.batcher = Batcher(translate, limits.max_waiting, clock)
@@ -176,7 +180,7 @@ def make_app(server: Server) -> Starlette:
         routes=routes,
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(refusals, refuse),
-        middleware=[Middleware(Counting, server=server)],
+        middleware=[Middleware(Counting, server=server), Middleware(OwnPagesOnly, names=server.names)],
     )
 
 

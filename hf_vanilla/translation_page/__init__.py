@@ -12,6 +12,8 @@ from ..pages import rendered
 
 PAGE = "index.html"
 COMMON = ("style.css", "main.mjs", "picture.mjs")
+MOST_DRAWN = 120
+"""Tokens of a source or a translation with a picture of the attention; of longer ones there is none."""
 WIDTHS = (1, 2, 4, 8)
 """How many translations of a text can be compared."""
 
@@ -54,4 +56,4 @@ class TranslationPage:
         folder = files(__package__)
         common = {name: (folder / name).read_text(encoding="utf-8") for name in COMMON}
         template = (folder / PAGE).read_text(encoding="utf-8")
-        return {PAGE: rendered(template, page=self) + "\n"} | common
+        return {PAGE: rendered(template, page=self, most_drawn=MOST_DRAWN) + "\n"} | common

@@ -1,6 +1,6 @@
 // The attention of a target to its source as a table, which also readers of screens can follow.
 
-const MOST = 120; // tokens of either side
+const MOST = Number(document.getElementById('results').dataset.mostDrawn); // tokens of either side
 const RIGHT_TO_LEFT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 
 export function picture(weights, sources, targets) {

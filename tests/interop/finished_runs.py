@@ -9,8 +9,20 @@ from hf_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.evaluation.measurements import Measurement, Sample, add_to_report, weights_of
 from hf_vanilla.evaluation.significance import Confidence
+from hf_vanilla.files import sha256_of
+from hf_vanilla.manifest import manifest_of
 
 TEXTS = ["a few words", "ABCDEFGHIJKLMNOPQRSTUVWXYZ bcghijklmnpqtuvxyz ,."]
+
+
+def exported_page(folder: Path, run: Path, **facts: object) -> Path:
+    """A folder with the manifest of a page of this run."""
+    folder.mkdir()
+    (folder / "index.html").write_text("<!doctype html>")
+    (folder / "encoder.onnx").write_bytes(b"onnx")
+    of_run = {"format": "page", "weights": {"model.safetensors": sha256_of(run / "model.safetensors")}}
+    (folder / "manifest.json").write_text(manifest_of(folder, of_run | facts))
+    return folder
 
 
 def finished_run(folder: Path) -> Path:

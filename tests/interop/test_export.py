@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from transformers import BartConfig, BartForConditionalGeneration
 
 import hf_vanilla_cli
 from hf_vanilla.files import sha256_of
@@ -73,6 +74,20 @@ def test_a_folder_with_contents_is_not_overwritten(run: Path, tmp_path: Path, fo
     assert "exists and is not empty: choose another --output" in result.output
 
 
+def test_the_current_directory_is_not_replaced(
+    run: Path, tmp_path: Path, format_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    format_of(two_files)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for output in (".", tmp_path / "empty"):
+        result = command(run, "--to", "torch", "--output", output)
+        assert result.output == (
+            f"Error: {output} is the current directory: choose a new --output; nothing was changed\n"
+        )
+    assert not list(Path().iterdir())
+
+
 def test_formats_that_write_folders_are_found_out(run: Path, tmp_path: Path, format_of: Any) -> None:
     format_of(lambda run, output: (output / "sub").mkdir())
     with pytest.raises(InteropError, match="an export has no folders in it, and torch made sub"):
@@ -86,6 +101,35 @@ def test_a_missing_extra_is_said_in_one_line(run: Path, tmp_path: Path, format_o
     format_of(needs)
     result = command(run, "--to", "onnx", "--output", tmp_path / "made")
     assert result.output == "Error: --to onnx needs onnxruntime: pip install 'hf_vanilla[export]'\n"
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "onnx", "page"])
+@pytest.mark.parametrize("settings", [{"forced_eos_token_id": 0}, {"bad_words_ids": [[270, 271]]}, {"do_sample": True}])
+def test_a_search_that_the_engine_would_refuse_is_refused_when_it_is_exported(
+    run: Path, tmp_path: Path, to: str, settings: dict[str, Any]
+) -> None:
+    file = run / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    result = command(run, "--to", to, "--output", tmp_path / "made")
+    assert result.exit_code == 1
+    (said,) = result.output.splitlines()
+    assert said.startswith(f"Error: {next(iter(settings))} (")
+    assert "take that out of the generation_config.json there" in said
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("to", frame.FORMATS)
+def test_another_model_is_refused_by_its_type(run: Path, tmp_path: Path, to: str) -> None:
+    """Loaded as ours it would have random weights."""
+    sizes = {
+        f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")
+    }
+    BartForConditionalGeneration(BartConfig(vocab_size=300, d_model=4, **sizes)).save_pretrained(run)
+    result = command(run, "--to", to, "--output", tmp_path / "made")
+    assert result.exit_code == 1
+    assert "config.json: model_type is 'bart', not 'hf_vanilla'" in result.output
+    assert len(result.output.splitlines()) == 1
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

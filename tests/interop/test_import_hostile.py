@@ -139,6 +139,7 @@ def test_a_dictionary_of_another_model_is_named(refuse: Callable[..., str]) -> N
         ("has aliases", "name: joeynmt_pre_tied", "name: &a [x]\nother: *a"),
         ("is no YAML", "name: joeynmt_pre_tied", "name: [\n"),
         ("data: level is not the same", "level: char", "level: word"),
+        ("has no section src: it is no configuration of JoeyNMT 2", "data:\n  src:\n", "data:\n  src: de\n  more:\n"),
     ],
 )
 def test_a_joeynmt_that_is_not_ours_is_named(refuse: Callable[..., str], match: str, before: str, after: str) -> None:

@@ -8,7 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
+from hf_vanilla import Translator
 from hf_vanilla.interop.errors import InteropError
+from hf_vanilla.interop.export import export
 from hf_vanilla.interop.imports import marian
 from hf_vanilla.interop.imports.frame import assembled, import_checkpoint
 from hf_vanilla.interop.imports.output_layer import with_bias
@@ -66,6 +68,25 @@ def test_logits_and_translations_are_those_of_marian(opus: tuple[Path, MarianMTM
     translations = [model.generate(source, attention_mask=mask).tolist() for model in (ours, theirs)]
     assert translations[0] == translations[1]
     assert (ours.generation_config.num_beams, ours.generation_config.max_length) == (3, 15)
+
+
+def test_a_token_that_never_comes_does_not_come_in_the_export(opus: tuple[Path, MarianMTModel], tmp_path: Path) -> None:
+    """OPUS-MT says so of its <pad> (bad_words_ids)."""
+    folder, theirs = opus
+    pad, lines = VOCABULARY["<pad>"], RECORDED["lines"][:4]
+    theirs.final_logits_bias[0, pad] = 9
+    theirs.generation_config.forced_eos_token_id = None
+    theirs.save_pretrained(folder)
+    import_checkpoint(folder, "marian", tmp_path / "run")
+    export(tmp_path / "run", "onnx", tmp_path / "onnx")
+    ours, exported = (Translator.from_pretrained(tmp_path / name) for name in ("run", "onnx"))
+    wanted, found = (
+        [[one.token_ids for one in each] for each in translator.hypotheses(lines, num_return_sequences=3)]
+        for translator in (ours, exported)
+    )
+    assert found == wanted
+    ours.model.generation_config.bad_words_ids = None
+    assert ours.translate(lines) != exported.translate(lines)
 
 
 @torch.no_grad()

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.imports import fairseq
 from hf_vanilla.interop.imports.frame import assembled, import_checkpoint
 from hf_vanilla.interop.imports.sentencepiece_model import NORMAL, UNUSED, SentencePieces, restricted
 from hf_vanilla.interop.imports.vocabularies import Vocabulary
+from hf_vanilla_cli import main
 
 DATA = Path(__file__).parent / "data"
 CODES = (
@@ -67,6 +69,34 @@ def test_missing_merges_are_asked_for(subwords: Path, tmp_path: Path) -> None:
     (subwords / "codes").write_text("a b\n")
     with pytest.raises(InteropError, match=r"version 0\.2"):
         import_checkpoint(subwords, "fairseq", tmp_path / "run")
+
+
+@torch.no_grad()
+def test_white_space_of_other_scripts_is_part_of_a_merge(subwords: Path) -> None:
+    """Lines end at line feeds, and the two parts stand around a space: as subword-nmt reads them."""
+    expected = fairseq.read(subwords, segmented=False).tokenizer
+    (subwords / "codes").write_text(CODES + "x \u3000\r\ny\u2028 z\n\n", newline="")
+    found = fairseq.read(subwords, segmented=False).tokenizer
+    assert found.get_vocab().keys() - expected.get_vocab().keys() == {
+        *("x", "\u3000", "x\u3000"),
+        *("y\u2028", "z", "y\u2028z"),
+    }
+    for text in SEGMENTED:
+        assert found(text)["input_ids"] == expected(text)["input_ids"]
+
+
+def test_a_line_that_is_no_merge_is_named(subwords: Path, tmp_path: Path) -> None:
+    (subwords / "codes").write_text(CODES + "a b c\n")
+    with pytest.raises(InteropError, match="'a b c' is no merge of subword-nmt, which has two parts"):
+        import_checkpoint(subwords, "fairseq", tmp_path / "run")
+
+
+def test_a_name_on_the_hub_is_to_be_downloaded_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, advice in (("user/opus", "hf download user/opus --local-dir FOLDER"), ("opus.pt", "does not exist")):
+        done = CliRunner().invoke(main, ["import", name, "--from", "marian", "--output", "run"])
+        assert done.exit_code == 2
+        assert advice in " ".join(done.output.split())
 
 
 def test_source_and_target_share_the_tokens_that_they_share() -> None:

@@ -153,6 +153,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"num_beams": 1, "max_length": 14, "min_new_tokens": 6},
     {"num_beams": 4, "num_return_sequences": 4, "max_length": 12, "suppress_tokens": [7, 19, 31]},
     {"num_beams": 4, "num_return_sequences": 4, "max_length": 12, "begin_suppress_tokens": [23, 38, 2]},
+    {"num_beams": 4, "num_return_sequences": 4, "max_length": 12, "bad_words_ids": [[7], [19], [2]]},
+    {"num_beams": 1, "max_length": 12, "bad_words_ids": [[7], [23]], "suppress_tokens": [19]},
     {"num_beams": 3, "num_return_sequences": 3, "max_length": 12, "eos_token_id": [2, 19]},
     {"num_beams": 3, "num_return_sequences": 2},
 ]
@@ -270,7 +272,7 @@ def test_a_batch_finds_what_its_sentences_find_alone(make_model: MakeModel, tmp_
 
 @pytest.mark.parametrize(
     "option",
-    [{"do_sample": True}, {"no_repeat_ngram_size": 2}, {"bad_words_ids": [[3]]}, {"forced_eos_token_id": 2}],
+    [{"do_sample": True}, {"no_repeat_ngram_size": 2}, {"bad_words_ids": [[3], [4, 5]]}, {"forced_eos_token_id": 2}],
     ids=lambda option: next(iter(option)),
 )
 def test_what_the_search_does_not_do_is_refused_by_name(option: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from test_onnx import MakeModel
 
+from hf_vanilla import hub_name
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference.engine import EngineError
 from hf_vanilla.interop import page_engine
@@ -68,6 +69,19 @@ def test_the_command_writes_a_sealed_folder_that_loads_nothing_from_elsewhere(ru
     names = {name.removeprefix("./") for name in [*linked, *imported]} - {"data:,"}
     assert names == {"style.css", *(file.name for file in output.glob("*.mjs"))} - {"ort-wasm-simd-threaded.mjs"}
     assert not re.search(r"https?://(?!localhost)", page + "".join(f.read_text() for f in output.glob("[mpst]*.mjs")))
+
+
+def test_a_page_of_a_model_on_the_hub_has_the_name_that_was_given(
+    run: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the directory in the cache, which is a commit."""
+    monkeypatch.setattr(hub_name, "folder_of", lambda name: run)
+    output = run.parent / "page"
+    done = CliRunner().invoke(
+        main, ["export", "user/name", "--to", "page", "--engine", str(engine), "--output", str(output)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "<title>user/name</title>" in (output / "index.html").read_text()
 
 
 def test_an_engine_with_another_checksum_is_refused(run: Path, engine: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 import yaml
 from click.testing import CliRunner
 from fake_hub import TOKEN, Hub, Repository, running, times
-from finished_runs import finished_run
+from finished_runs import exported_page, finished_run
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import close_session
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -203,18 +203,37 @@ def test_another_model_is_not_overwritten(small: Path, hub: Hub) -> None:
     hub.repositories["models/user/name"] = Repository(False, None, {"main": "0" * 40}, {"0" * 40: others})
     with pytest.raises(InteropError, match="has another model: choose another name"):
         pushed(small, hub)
-    assert published(hub) == others
+    with pytest.raises(InteropError, match="has another model: choose another name"):
+        pushed(small, hub, revision="new")
+    repository = hub.repositories["models/user/name"]
+    assert (published(hub), repository.refs) == (others, {"main": "0" * 40})
+
+
+def test_a_space_that_cannot_be_written_is_found_before_the_model_is_public(
+    run: Path, hub: Hub, tmp_path: Path
+) -> None:
+    hub.repositories["spaces/user/name"] = Repository(False, "gradio", {"main": "0" * 40}, {"0" * 40: {}})
+    with pytest.raises(InteropError, match="is a Space with the SDK gradio, not static"):
+        push(run, "user/name", page=exported_page(tmp_path / "page", run), api=api_of(hub))
+    assert published(hub).keys() == {".gitattributes"}
+
+
+@pytest.mark.parametrize(("step", "is_unchanged"), [("create", True), ("commit", False), ("tag", False)])
+def test_that_no_file_was_changed_is_said_only_where_it_is_so(
+    step: str, is_unchanged: bool, small: Path, hub: Hub
+) -> None:
+    hub.faults = [times(1, STEPS[step], 400)]
+    with pytest.raises(InteropError, match="put that right, and push again") as raised:
+        pushed(small, hub)
+    assert ("changed" in str(raised.value)) is is_unchanged
 
 
 def test_a_page_becomes_a_static_space_that_names_the_model(run: Path, hub: Hub, tmp_path: Path) -> None:
-    page = tmp_path / "page"
-    (page / "model").mkdir(parents=True)
-    (page / "index.html").write_text("<!doctype html>")
-    (page / "model" / "encoder.onnx").write_bytes(b"onnx")
+    page = exported_page(tmp_path / "page", run)
     model, space = push(run, "user/name", page=page, api=api_of(hub))
     assert hub.repositories["spaces/user/name"].sdk == "static"
     files = published(hub, "spaces")
-    assert files.keys() - {".gitattributes"} == {"index.html", "model/encoder.onnx", "README.md"}
+    assert files.keys() - {".gitattributes"} == {"index.html", "encoder.onnx", "manifest.json", "README.md"}
     front = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
     assert (front["sdk"], front["models"], front["license"]) == ("static", ["user/name"], "cc-by-4.0")
     assert "https://huggingface.co/spaces/user/name" in published(hub)["README.md"].decode()
@@ -336,14 +355,17 @@ def test_the_models_own_push_sends_the_code_too(run: Path, hub: Hub, tmp_path: P
     assert "AutoModel" in json.loads(files["config.json"])["auto_map"]
 
 
-def test_the_command_says_where_the_model_is_and_fails_in_one_line(run: Path, hub: Hub) -> None:
+def test_the_command_says_where_the_model_is_and_fails_in_one_line(
+    run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = CliRunner().invoke(main, ["push", str(run), "user/name", "--json"])
     assert found.exit_code == 0, found.output
     (told,) = json.loads(found.stdout)
     assert told["url"] == f"{hub.url}/user/name"
     assert told["tag"] in hub.repositories["models/user/name"].tags
     assert "files, " in found.stderr
-    again = CliRunner().invoke(main, ["push", str(run), "user/name"])
+    monkeypatch.chdir(run)
+    again = CliRunner().invoke(main, ["push", ".", "user/name"])
     assert again.stdout == f"{told['url']} {told['tag']} (nothing had changed)\n"
     wrong = CliRunner().invoke(main, ["push", str(run), "other/name"])
     assert wrong.exit_code == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from finished_runs import finished_run
+from finished_runs import exported_page, finished_run
 from safetensors.torch import load_file, save_file
 
 from hf_vanilla.interop import staging
@@ -111,11 +111,11 @@ def test_a_file_that_is_empty_or_too_large_is_refused(run: Path, monkeypatch: py
     assert "the Hub takes 1 to 10,000" in refusal(run)
 
 
-def test_a_link_that_leads_out_of_the_run_is_refused(run: Path) -> None:
-    (run.parent / "secret").write_text("[]")
-    (run / "history.json").unlink()
-    (run / "history.json").symlink_to(run.parent / "secret")
-    assert f"is a link that leads out of {run}" in refusal(run)
+@pytest.mark.parametrize("name", ["history.json", "recipe.yaml"])
+def test_a_link_that_leads_out_of_the_run_is_refused(name: str, run: Path) -> None:
+    (run / name).rename(run.parent / "secret")
+    (run / name).symlink_to(run.parent / "secret")
+    assert f"{run / name}: is a link out of its directory" in refusal(run)
 
 
 def test_the_code_and_the_settings_are_of_this_version_whatever_lies_in_the_run(run: Path) -> None:
@@ -160,40 +160,52 @@ def test_only_our_own_files_are_taken_away() -> None:
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Path:
-    folder = tmp_path / "page"
-    (folder / "model").mkdir(parents=True)
-    (folder / "index.html").write_text("<!doctype html>")
-    (folder / "model" / "encoder.onnx").write_bytes(b"onnx")
-    return folder
+def page(run: Path, tmp_path: Path) -> Path:
+    return exported_page(tmp_path / "page", run)
 
 
 @pytest.mark.parametrize("name", ["notes.docx", ".env", "model/.git/config", "run.py", "model/weights.pkl"])
-def test_what_is_no_part_of_a_page_is_refused(name: str, page: Path) -> None:
-    (page / name).parent.mkdir(exist_ok=True)
+def test_what_is_no_part_of_a_page_is_refused(name: str, page: Path, run: Path) -> None:
+    (page / name).parent.mkdir(parents=True, exist_ok=True)
     (page / name).write_text("x")
     with pytest.raises(InteropError, match="is no part of a page: take it out"):
-        staged_page(page, "user/name", "user/name", None)
+        staged_page(page, run, "user/name")
 
 
-def test_links_in_a_page_are_refused(page: Path, tmp_path: Path) -> None:
+def test_links_in_a_page_are_refused(page: Path, run: Path, tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (page / "data").symlink_to(tmp_path / "secrets")
     with pytest.raises(InteropError, match="is a link, which may lead anywhere"):
-        staged_page(page, "user/name", "user/name", None)
+        staged_page(page, run, "user/name")
 
 
-def test_a_page_that_is_none_or_too_large_is_refused(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_was_changed_or_is_of_something_else_is_refused(page: Path, run: Path, tmp_path: Path) -> None:
+    (page / "encoder.onnx").write_bytes(b"evil")
+    with pytest.raises(InteropError, match=r"encoder\.onnx has another checksum.*export it again"):
+        staged_page(page, run, "user/name")
+    graphs = exported_page(tmp_path / "graphs", run, format="onnx")
+    with pytest.raises(InteropError, match="is an export to 'onnx', not a page"):
+        staged_page(graphs, run, "user/name")
+    other = exported_page(tmp_path / "other", run, weights={"model.safetensors": "0" * 64})
+    with pytest.raises(InteropError, match="was not made from the weights that are in"):
+        staged_page(other, run, "user/name")
+    (page / "manifest.json").unlink()
+    with pytest.raises(InteropError, match=r"manifest\.json is missing"):
+        staged_page(page, run, "user/name")
+
+
+def test_a_page_that_is_none_or_too_large_is_refused(page: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "MOST_BYTES_OF_A_PAGE", 100)
     with pytest.raises(InteropError, match="and a Space 100: export int8"):
-        staged_page(page, "user/name", "user/name", None)
+        staged_page(page, run, "user/name")
     (page / "index.html").unlink()
     with pytest.raises(InteropError, match=r"has no index\.html: make it by `hf-vanilla export"):
-        staged_page(page, "user/name", "user/name", None)
+        staged_page(page, run, "user/name")
 
 
-def test_the_card_of_a_space_says_static_and_no_licence_unless_the_model_has_one(page: Path) -> None:
-    front = yaml.safe_load(staged_page(page, "user/name", "user/name", None).card.split("---\n")[1])
+def test_the_card_of_a_space_says_static_and_no_licence_unless_the_model_has_one(page: Path, run: Path) -> None:
+    (run / "recipe.yaml").write_text("data: {}\n")
+    front = yaml.safe_load(staged_page(page, run, "user/name").card.split("---\n")[1])
     assert (front["title"], front["sdk"], front["models"], "license" in front) == (
         "name",
         "static",

@@ -105,7 +105,7 @@ BEAMS = {"num_beams": 4, "num_return_sequences": 4}
     [
         {"num_beams": 1},
         {"num_beams": 1, "min_length": 9, "no_repeat_ngram_size": 2},
-        {"num_beams": 1, "suppress_tokens": [270, 275], "bad_words_ids": [[271, 272], [280]]},
+        {"num_beams": 1, "suppress_tokens": [270, 275], "bad_words_ids": [[271, 272], [280], [2]]},
         {"num_beams": 1, "repetition_penalty": 1.3},
         {"num_beams": 1, "min_new_tokens": 6, "max_new_tokens": 8, "max_length": None},
         *(BEAMS | {"early_stopping": value} for value in (False, True, "never")),
@@ -177,6 +177,8 @@ def test_an_ending_right_behind_a_forced_beginning_is_found(
         ({"eos_token_id": [2, 5]}, r"eos_token_id \(\[2, 5\]\)"),
         ({"logits_processor": ["something"]}, "logits_processor"),
         ({"stop_strings": ["a"]}, "stop_strings"),
+        ({"forced_eos_token_id": 0}, r"forced_eos_token_id \(0\)"),
+        ({"forced_bos_token_id": 0, "num_beams": 1}, r"forced_bos_token_id \(0\)"),
     ],
 )
 def test_options_that_it_would_follow_otherwise_are_refused_by_name(
@@ -186,6 +188,15 @@ def test_options_that_it_would_follow_otherwise_are_refused_by_name(
     for texts in (TEXTS, []):
         with pytest.raises(EngineError, match=named):
             theirs.search(list(theirs._lines(texts, None)), **options)
+
+
+def test_values_that_ask_for_nothing_are_not_refused(
+    make_translator: MakeTranslator, exported: Callable[..., Translator]
+) -> None:
+    ours = make_translator()
+    neutral = {"min_length": 0, "min_new_tokens": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
+    neutral |= {"diversity_penalty": 0.0, "top_k": 0, "temperature": 0.5, "do_sample": False, "num_beams": 2}
+    assert exported(ours).translate(TEXTS, **neutral) == ours.translate(TEXTS, num_beams=2)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16"])

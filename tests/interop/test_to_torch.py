@@ -65,6 +65,24 @@ def test_what_was_exported_comes_back(make_run: MakeRun, tmp_path: Path, changes
         assert torch.equal(back.state_dict()[name], weight), name
 
 
+def test_a_tokenizer_without_an_unknown_token_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
+    """Ours would get one that has no row, as training needs it."""
+    run, _ = make_run()
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    export(run, folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text((folder / name).read_text().replace('"<unk>"', '"<other>"'))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"unk_token": None}))
+    rows = len(load_file(folder / "weights.safetensors")["source_embedding.weight"])
+    with pytest.raises(
+        InteropError, match=f"{rows + 1} tokens, an embedding {rows} rows, and none is of an unknown token"
+    ):
+        import_checkpoint(folder, "torch", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
 @pytest.mark.parametrize(("what", "changes"), [("d_kv 3", {"d_kv": 3}), ("'mish'", {"activation_function": "mish"})])
 def test_what_torch_has_not_is_refused_by_name(
     make_run: MakeRun, tmp_path: Path, what: str, changes: dict[str, object]

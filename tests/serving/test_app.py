@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from hf_vanilla.inference.translator import Hypothesis
 from hf_vanilla.serving.app import Server, make_app
 from hf_vanilla.serving.batcher import Found, Wanted
+from hf_vanilla.serving.browsers import LOOPBACK
 from hf_vanilla.serving.engine import TextTooLongError
 from hf_vanilla.serving.languages import Languages
 from hf_vanilla.serving.limits import Limits
@@ -129,6 +130,48 @@ def test_bodies_that_cannot_be_read_are_refused(make_client: MakeClient, kind: s
     answer = make_client().post("/translate", content=body, headers={"Content-Type": kind})
     assert answer.status_code == status
     assert answer.json()["error"].startswith("Invalid request: the body")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://testserver:81"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://testserver:81"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://testserver"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://before-a-proxy.example"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+    ],
+    ids=str,
+)
+def test_pages_of_other_sites_cannot_use_it(make_client: MakeClient, headers: dict[str, str], status: int) -> None:
+    """A form of another site needs no permission to be sent. A link to the page is fine."""
+    client = make_client()
+    for answer in (
+        client.post("/translate", data={"q": "abc", **PAIR}, headers=headers),
+        client.post("/detect", json={"q": "abc"}, headers=headers),
+    ):
+        assert answer.status_code == status
+        assert ("error" in answer.json()) is (status == 403)
+    assert client.get("/", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("127.0.0.1", 200), ("127.0.0.1:5000", 200), ("localhost:5000", 200), ("[::1]:5000", 200)),
+        *(("evil.example", 403), ("127.0.0.1.evil.example:5000", 403), ("[", 403), ("", 403)),
+    ],
+)
+def test_on_loopback_a_name_that_leads_there_is_refused(host: str, status: int) -> None:
+    server = Server(upside_down, Languages("en", "de"), Limits(), names=LOOPBACK)
+    client = TestClient(make_app(server))
+    headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+    assert client.post("/translate", json={"q": "abc", **PAIR}, headers=headers).status_code == status
+    assert client.get("/", headers=headers).status_code == status
+    server.batcher.close()
 
 
 def test_a_body_is_not_read_beyond_its_limit(make_client: MakeClient) -> None:

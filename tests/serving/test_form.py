@@ -71,6 +71,16 @@ def test_the_picture_is_that_of_the_chosen_translation(page: Page) -> None:
         expect(rows).to_have_count(5)
 
 
+def test_of_a_long_text_the_page_says_why_there_is_no_picture(page: Page) -> None:
+    def long(lines: Sequence[str], wanted: Wanted) -> list[Found]:
+        return [[Drawn("x", 0.0, picture=Picture(["a"] * 121, ["x"], []))] for _ in lines]
+
+    with serving(long) as (address, _):
+        page.goto(address)
+        translate(page, "abc")
+        expect(page.locator(".picture")).to_have_text("With more than 120 tokens there is no picture.")
+
+
 def test_each_line_has_its_translations_and_one_without_attention_no_picture(page: Page) -> None:
     with serving(upside_down) as (address, _):
         page.goto(address)

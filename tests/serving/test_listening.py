@@ -25,12 +25,14 @@ from libretranslatepy import LibreTranslateAPI
 
 from hf_vanilla.inference.translator import Hypothesis, Translator
 from hf_vanilla.inspection.attention import attend_by
+from hf_vanilla.serving import picture
 from hf_vanilla.serving.app import Server, make_app
 from hf_vanilla.serving.batcher import Translate, Wanted
 from hf_vanilla.serving.engine import Drawn, Engine, TextTooLongError
 from hf_vanilla.serving.languages import Languages, languages_of
 from hf_vanilla.serving.limits import Limits
 from hf_vanilla.serving.listening import address_of, bound_socket
+from hf_vanilla.translation_page import MOST_DRAWN
 
 
 @contextmanager
@@ -111,6 +113,9 @@ def test_the_command_serves_what_translate_gives_and_stops_at_sigterm(run: Path)
             address = said.split(": ")[1].split(" ")[0]
             client = LibreTranslateAPI(address)
             assert [client.translate(text, "auto", "xx", timeout=PATIENCE) for text in texts] == expected
+            evil = urllib.request.Request(f"{address}/health", headers={"Host": "evil.example"})  # noqa: S310 - ours
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(evil)  # noqa: S310 - the address is ours
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
             assert process.stderr.read() == ""
@@ -215,6 +220,20 @@ def test_translations_say_where_they_looked_if_that_is_asked(make_translator: Ma
             assert len(each.picture.targets) == len(each.token_ids)
     expected = attend_by(translator, "ab CD", max_length=9)
     assert (found[0][0].picture.targets, found[0][0].picture.sources) == expected.names("cross")
+
+
+def test_long_texts_have_no_picture_and_nothing_is_computed_for_them(
+    make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    usual = picture.each_maps_of
+    monkeypatch.setattr(picture, "each_maps_of", lambda *asked: looked.extend(map(len, asked[1])) or usual(*asked))
+    engine = Engine(make_translator(), max_length=30)
+    lines = ["e" * MOST_DRAWN, "e" * (MOST_DRAWN - 1)]  # and <eos>
+    long, short = ([one.picture for one in each] for each in engine(lines, Wanted(2, has_attention=True)))
+    assert looked == [MOST_DRAWN] * 2
+    assert [len(each.weights[0]) for each in short] == [MOST_DRAWN] * 2
+    assert [(len(each.sources), each.weights) for each in long] == [(MOST_DRAWN + 1, [])] * 2
 
 
 def test_an_engine_without_attention_shows_none(make_translator: MakeTranslator) -> None:

@@ -152,6 +152,11 @@ def _spread(matrix: Tensor, ids: list[int] | None, found: Foreign) -> Tensor:
     """Tokens that the model does not know have the row of the unknown token."""
     if ids is None and len(matrix) == found.number:
         return matrix
+    if found.unknown >= len(matrix):
+        raise InteropError(
+            f"the tokenizer has {found.number:,} tokens, an embedding {len(matrix):,} rows, and none is of an unknown "
+            "token, which the others would need: name one (unk_token) in the tokenizer"
+        )
     spread = matrix[found.unknown].repeat(found.number, 1)
     spread[list(range(len(matrix))) if ids is None else ids] = matrix
     return spread

@@ -68,7 +68,7 @@ def read(checkpoint: Path, segmented: bool) -> Foreign:
 def _section(config: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
     found = config.get(name)
     if not isinstance(found, dict):
-        raise InteropError(f"{where}: has no section {name}: it is no configuration of JoeyNMT")
+        raise InteropError(f"{where}: has no section {name}: it is no configuration of JoeyNMT 2")
     return found
 
 
@@ -163,7 +163,7 @@ def _tokenizer(
     tokens, unknown = vocabulary.tokens, specials[0]
     if segmented:
         return words(tokens, unknown), len(tokens)
-    source, target = ({**data[side]} for side in ("src", "trg"))
+    source, target = (_section(data, side, where) for side in ("src", "trg"))
     _check_texts(data, source, target, where)
     settings = source.get("tokenizer_cfg") or {}
     backend, number = characters(tokens, unknown), len(tokens)

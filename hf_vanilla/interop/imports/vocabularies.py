@@ -61,12 +61,12 @@ def merged(tokens: Sequence[str], unknown: str, specials: Sequence[str], codes: 
     Args:
         codes: What `subword-nmt learn-bpe` wrote.
     """
-    lines = codes.splitlines()
-    if not lines or lines[0].strip() != "#version: 0.2":
+    lines = codes.split("\n")  # others that end lines elsewhere may be part of a merge
+    if lines[0].strip() != "#version: 0.2":
         raise InteropError(
             "the merges of subword-nmt must be of version 0.2 (say so in the first line): use --segmented"
         )
-    merges = [(first, second) for first, second in (line.split(" ") for line in map(str.rstrip, lines[1:]) if line)]
+    merges = [_merge(line) for line in (line.strip("\r ") for line in lines[1:]) if line]
     names = [token if token in specials else _as_merged(token) for token in tokens]
     known = set(names)
     extra = dict.fromkeys(part for first, second in merges for part in (first, second, first + second))
@@ -76,6 +76,13 @@ def merged(tokens: Sequence[str], unknown: str, specials: Sequence[str], codes: 
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.BPEDecoder(WORD_END)
     return tokenizer, len(names)
+
+
+def _merge(line: str) -> tuple[str, str]:
+    parts = line.split(" ")
+    if len(parts) != 2:
+        raise InteropError(f"{line!r:.60} is no merge of subword-nmt, which has two parts: use --segmented")
+    return parts[0], parts[1]
 
 
 def _as_merged(token: str) -> str:
