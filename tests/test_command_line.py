@@ -160,7 +160,7 @@ def test_the_shell_commands_of_the_documents_run(trained: Path, tmp_path: Path) 
             (tmp_path / f"{split}.{suffix}").write_text("".join(f"{text}\n" for text in texts))
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "quickstart").symlink_to(trained)
-    documents = [ROOT / "README.md", ROOT / "docs" / "inspecting.md"]
+    documents = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("sharing", "inspecting"))]
     blocks = [block for each in documents for block in re.findall(r"```sh\n(.*?)```", each.read_text(), re.DOTALL)]
     lines = [line.partition("#")[0] for block in blocks for line in block.splitlines() if not line.startswith("make ")]
     assert sum("hf-vanilla" in line for line in lines) >= 5
