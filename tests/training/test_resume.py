@@ -211,7 +211,7 @@ def test_validations_take_our_own_search_and_the_weights_as_they_are(
 def test_validations_change_nothing_about_the_training(tmp_path: Path) -> None:
     for run, strategy in (("without", "no"), ("with", "steps")):
         recipe = small_recipe(training__eval_strategy=strategy, training__eval_steps=2)
-        train(recipe, tmp_path / run, nothing, lambda *_: {})
+        train(recipe, tmp_path / run, greedy_translations, lambda *_: {})
     without, validated = (weights_of(tmp_path / run) for run in ("without", "with"))
     assert all(torch.equal(validated[name], weight) for name, weight in without.items())
 
