@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EINVAL, ENOTSUP
 from pathlib import Path
+from typing import IO
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -17,6 +18,24 @@ def write_whole(file: Path, text: str) -> None:
     sync(partial)
     partial.replace(file)
     sync(file.parent)
+
+
+@contextmanager
+def opened_whole(output: Path) -> Iterator[IO[bytes]]:
+    """
+    A file that a user has named, which has its name when the block has ended without an error. A link stays one, and
+    what is no regular file (a pipe with a name, /dev/null) is written to as it is.
+    """
+    if output.exists() and not output.is_file():
+        with output.open("wb") as stream:
+            yield stream
+        return
+    file = output.resolve()
+    partial = file.with_name(f"{file.name}.partial")
+    with partial.open("wb") as stream:
+        yield stream
+    sync(partial)
+    partial.replace(file)
 
 
 @contextmanager

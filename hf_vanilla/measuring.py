@@ -35,6 +35,11 @@ def recipe_with(run: Path, overrides: Sequence[str]) -> Recipe:
             raise RecipeError(
                 f"{override!r}: an evaluation does not depend on this key; it can change {', '.join(EVALUATION_KEYS)}"
             )
+    if not (run / RECIPE).is_file():
+        raise RecipeError(
+            f"{run} has no {RECIPE}, which says how to measure: translate with `hf-vanilla translate {run}`, and "
+            "measure that with `hf-vanilla evaluate --hypothesis TRANSLATIONS --reference REFERENCES`"
+        )
     return load_recipe(run / RECIPE, overrides)
 
 

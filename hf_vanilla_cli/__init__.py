@@ -26,8 +26,21 @@ COMMANDS = (
     *(inspect, push, export, import_, serve, benchmark, env),
 )
 
+LONGEST = 200  # characters of a sentence; click itself would cut it at the end of the line
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class InOrder(click.Group):
+    """Lists its commands in the order of work, each with a whole sentence."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(LONGEST)) for name, each in self.commands.items()])
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hf_vanilla", prog_name="hf-vanilla")
 def main() -> None:
     """The Transformer of "Attention Is All You Need" for Hugging Face."""

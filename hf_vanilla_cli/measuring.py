@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .shared import ModelName, json_option, overrides_argument, working
+from .streams import show_warnings_once
 
 if TYPE_CHECKING:
     from hf_vanilla.evaluation.examples import Files
@@ -103,11 +105,13 @@ def evaluate(
     with working():
         from hf_vanilla.workflow import measure, measure_files
 
-        if sources:
-            sets = files_of(sources, groups, hypotheses, names)
-            outcomes = measure_files(run, sets, overrides, against, lowercase, prefix or "")
-        else:
-            outcomes = measure(Path(run), split or "test", overrides, against, lowercase)
+        with warnings.catch_warnings():
+            show_warnings_once()
+            if sources:
+                sets = files_of(sources, groups, hypotheses, names)
+                outcomes = measure_files(run, sets, overrides, against, lowercase, prefix or "")
+            else:
+                outcomes = measure(Path(run), split or "test", overrides, against, lowercase)
         show_outcomes(outcomes, report, as_json)
 
 
@@ -171,9 +175,10 @@ def show_outcomes(outcomes: Sequence["Outcome"], report: Path | None, as_json: b
 
     if report:
         from hf_vanilla.evaluation.report_page import page_of
-        from hf_vanilla.files import write_whole
+        from hf_vanilla.files import opened_whole
 
-        write_whole(report, page_of(outcomes))
+        with opened_whole(report) as stream:
+            stream.write(page_of(outcomes).encode())
     click.echo(json.dumps(json_of(outcomes), indent=2, ensure_ascii=False) if as_json else as_table(outcomes))
 
 

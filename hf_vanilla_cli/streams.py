@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,16 +52,13 @@ prefix_option = click.option(
 @contextmanager
 def opened(output: Path) -> Iterator[IO[bytes]]:
     """Where answers go. A file has its name when all of them are there."""
+    from hf_vanilla.files import opened_whole
+
     if output == Path("-"):
         yield sys.stdout.buffer
-    elif output.exists() and not stat.S_ISREG(output.stat().st_mode):  # a pipe with a name, /dev/null
-        with output.open("wb") as stream:
-            yield stream
     else:
-        partial = output.with_name(f"{output.name}.partial")
-        with partial.open("wb") as stream:
+        with opened_whole(output) as stream:
             yield stream
-        partial.replace(output)
 
 
 @contextmanager
@@ -89,7 +85,7 @@ def answering(output: Path) -> Iterator[Write]:
 
 def show_warnings_once() -> None:
     """Of each kind the first, as a line on stderr."""
-    from hf_vanilla.inference.lines import TextWarning
+    from hf_vanilla.data.errors import TextWarning
 
     seen: set[type[Warning]] = set()
     others: Callable[..., None] = warnings.showwarning
@@ -123,16 +119,25 @@ def load_translator(run: str | Path, dtype: str, device: str | None, **limits: i
     from hf_vanilla.inference.exported import is_export
     from hf_vanilla.precision import bfloat16_is_fast
 
+    if device and not is_export(run):  # an export computes by itself, and says what it cannot
+        check_device(device)
     arguments: dict[str, Any] = {} if device is None else {"device_map": device}
     use_cpu = device == "cpu" if device else not torch.accelerator.is_available()
     chosen = ("bfloat16" if bfloat16_is_fast(use_cpu) else "float32") if dtype == "auto" else dtype
     if dtype != "auto" or not is_export(run):  # an export computes in the type that it was made for
         arguments["dtype"] = getattr(torch, chosen)
+    return Translator.from_pretrained(run, **arguments, **limits)
+
+
+def check_device(device: str) -> None:
+    """Refuse one that PyTorch does not have, before anything is loaded."""
+    import torch
+
+    if device == "auto":  # one or several, which accelerate chooses
+        return
     try:
-        return Translator.from_pretrained(run, **arguments, **limits)
-    except (RuntimeError, ValueError) as error:
-        if device is None:
-            raise
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
         raise click.BadParameter(str(error).partition("\n")[0], param_hint="--device") from None
 
 

@@ -23,6 +23,8 @@ def sweep(recipe: Path, values: tuple[str, ...], output: Path | None, show: bool
     """
     Train RECIPE with every combination of the given values, and print a table of their scores.
 
+    RECIPE is a YAML file, or the name of a recipe that `hf-vanilla recipes` lists.
+
     \b
     hf-vanilla sweep quickstart model.dropout=0.1,0.3 model.norm_first=false,true
     hf-vanilla sweep recipe.yaml training.learning_rate=1e-3,2e-3 training.seed=1,2,3

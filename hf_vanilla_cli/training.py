@@ -13,7 +13,15 @@ from .shared import json_option, output_option, overrides_argument, recipe_argum
 @output_option
 @json_option
 def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Train what RECIPE says and measure it. The same command goes on with a run that was stopped."""
+    """
+    Train what RECIPE says and measure it. The same command goes on with a run that was stopped.
+
+    RECIPE is a YAML file, or the name of a recipe that `hf-vanilla recipes` lists.
+
+    \b
+    hf-vanilla train quickstart
+    hf-vanilla train recipe.yaml model.dropout=0.2 --output runs/dropout
+    """
     with working():
         from hf_vanilla.training.recipe import load_recipe
         from hf_vanilla.workflow import train_and_measure
@@ -31,7 +39,13 @@ def train(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json
 @output_option
 @json_option
 def check(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
-    """Look at RECIPE and its data before training: sizes, cost, and what is probably wrong."""
+    """
+    Look at RECIPE and its data before training: sizes, cost, and what is probably wrong.
+
+    RECIPE is a YAML file, or the name of a recipe that `hf-vanilla recipes` lists.
+
+    The exit code is 1 if there is something to change, as it is for errors.
+    """
     with working():
         from hf_vanilla.training.check import check as checked
         from hf_vanilla.training.recipe import load_recipe
@@ -61,7 +75,11 @@ def check(recipe: Path, overrides: tuple[str, ...], output: Path | None, as_json
 @click.option("--last", type=click.IntRange(1), help="How many of the last checkpoints.")
 @click.option("--best", type=click.IntRange(1), help="How many of those with the best validation.")
 def average(run: Path, last: int | None, best: int | None) -> None:
-    """Give RUN the mean of the weights of several of its checkpoints."""
+    """
+    Replace the weights of RUN by the mean of several of its checkpoints.
+
+    Exactly one of --last and --best says which. The weights that RUN had are not kept; its checkpoints are.
+    """
     if (last is None) == (best is None):
         raise click.UsageError("give either --last or --best")
     with working():

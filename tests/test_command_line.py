@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla.data.spoken import spoken_pairs
+from hf_vanilla_cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 SMALL = {
@@ -54,6 +56,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scores = json.loads(succeed(*TRAIN, "--output", str(folder), "--json"))
     assert set(scores) == {"exact_match", "character_error_rate"}
     return folder
+
+
+def test_help_has_a_whole_sentence_for_each_command_in_the_order_of_work() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    assert re.findall(r"^  ([a-z]+) ", shown.partition("Commands:")[2], re.MULTILINE) == [
+        each.name for each in COMMANDS
+    ]
+    assert "..." not in shown.replace("[ARGS]...", "")
+    for name in ("check", "train", "sweep"):
+        shown = " ".join(CliRunner().invoke(main, [name, "--help"]).stdout.split())
+        assert "RECIPE is a YAML file, or the name of a recipe that `hf-vanilla recipes` lists." in shown
 
 
 def test_training_leaves_an_ordinary_model_with_its_recipe_report_and_history(trained: Path) -> None:

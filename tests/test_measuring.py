@@ -247,6 +247,16 @@ def test_sources_of_files_have_as_many_parts_as_in_training(make_run: Callable[.
     assert [call[1][0] for call in StandIn.calls] == [("walk\tPAST",), ("walk", "PAST")]
 
 
+def test_columns_that_are_missing_are_said_in_a_line(make_run: Callable[..., Path], tmp_path: Path) -> None:
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("walk\n")
+    train = f"data.train={{file: {tmp_path / 'table.tsv'}, source: [0, 1], target: 2}}"
+    done = evaluate(make_run(), train, "--source", tmp_path / "source", "--reference", tmp_path / "target")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith(f"Warning: {tmp_path / 'source'}:1: has 1 columns")
+    assert StandIn.calls[0][1] == [("walk", "")]
+
+
 def test_the_prefix_is_that_of_all_files(make_run: Callable[..., Path], tmp_path: Path) -> None:
     measure_files(make_run(), files(tmp_path, "a", "b"), prefix="<2de>")
     assert StandIn.calls == [("run", [("one",), ("two",), ("three",)], {"prefix": "<2de>"})]
@@ -321,7 +331,15 @@ def test_what_is_wrong_is_said_in_one_line(make_run: Callable[..., Path], argume
 def test_a_directory_that_is_no_run_is_named(tmp_path: Path) -> None:
     done = evaluate(tmp_path)
     assert done.exit_code == 1
-    assert f"Error: {tmp_path / 'recipe.yaml'}: cannot be read" in done.stderr
+    assert f"Error: {tmp_path} has no recipe.yaml" in done.stderr
+
+
+def test_a_model_without_a_recipe_is_measured_in_two_steps_and_told_so(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("a\n")
+    done = evaluate(tmp_path, "--source", tmp_path / "source", "--reference", tmp_path / "source")
+    assert done.exit_code == 1
+    assert f"hf-vanilla translate {tmp_path}" in done.stderr
+    assert "hf-vanilla evaluate --hypothesis" in done.stderr
 
 
 @pytest.mark.parametrize("name", METRICS)

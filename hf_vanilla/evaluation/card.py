@@ -79,7 +79,7 @@ def card_of(run: Path, published: Published | None = None) -> ModelCard:
             languages=languages if all(languages) else None,
             origin=sentence_of(origin),
             is_plain=len(example) == 1 and reads_plain_texts(run),
-            example=fenced(json.dumps(example)),
+            example=fenced(json.dumps(example, ensure_ascii=False)),
             results=[(name, metric, score) for name in measured for metric, score in scores_of(measured[name])],
             weights=weights,
             evaluate=f"hf-vanilla evaluate {shlex.quote(run.name)}",

@@ -1,12 +1,13 @@
 """Test sets: sources with one or more references each, read from files or made of the pairs of a recipe."""
 
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.corpus import Pair, lines_of, text_of, without_byte_order_mark
-from ..data.errors import InvalidDataError
+from ..data.errors import InvalidDataError, TextWarning
 
 STDIN = Path("-")
 
@@ -74,17 +75,27 @@ def read_examples(sets: Sequence[Files], parts: int = 1) -> tuple[list[Examples]
     for files in sets:
         given = [file for file in (files.source, files.hypothesis, *files.references) if file]
         lines = dict(zip(given, read_together(given), strict=True))
-        sources = (
-            [(line,) if parts == 1 else tuple(line.split("\t")) for line in lines[files.source]]
-            if files.source
-            else None
-        )
+        sources = parts_of(lines[files.source], parts, files.source) if files.source else None
         references = list(zip(*(lines[file] for file in files.references), strict=True))
         rows = range(first_row, first_row + len(references))
         examples.append(Examples(files.name, rows, sources, references))
         translations += lines[files.hypothesis] if files.hypothesis else []
         first_row = rows.stop
     return examples, translations
+
+
+def parts_of(lines: Sequence[str], parts: int, file: Path) -> list[tuple[str, ...]]:
+    """The parts of sources, as a `Translator` reads them: further tabs are text, and what is missing is empty."""
+    found = [tuple(line.split("\t", parts - 1)) for line in lines]
+    short = [number for number, own in enumerate(found) if len(own) < parts and lines[number].strip()]
+    if short:
+        warnings.warn(
+            f"{file}:{short[0] + 1}: has {len(found[short[0]])} columns, separated by tabs, and the model was trained "
+            f"on {parts}; the others, here and in later lines, are taken to be empty",
+            TextWarning,
+            stacklevel=3,
+        )
+    return [(*own, *[""] * (parts - len(own))) for own in found]
 
 
 def read_translations(files: Sequence[Path], sizes: Mapping[str, int]) -> list[str]:

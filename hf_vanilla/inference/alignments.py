@@ -7,7 +7,7 @@ search, and nobody has to keep track of beams.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -152,7 +152,8 @@ class Aligner:
         target_ids: Sequence[Sequence[int]] | None = None,
     ) -> list[Alignment]:
         """
-        An alignment for each pair, in their order. An empty source or target has no links.
+        An alignment for each pair, in their order. An empty source or target has no links, nor has a target for which
+        there are too few learned positions.
 
         Args:
             source_ids: What the model reads, if these are not just the encoded sources, but with a prefix in front.
@@ -184,8 +185,16 @@ class Aligner:
             text = [token for token in found if token != eos]
             source_members = members_of_source(self.tokenizer, source, read, self.settings.source_unit)
             target_members = members_of_target(self.tokenizer, target, text, self.settings.target_unit)
+            if not self._reads(text):
+                target_members = replace(target_members, inside=np.zeros_like(target_members.inside))
             pairs.append(EncodedPair(len(pairs), read, [*text, eos], source_members, target_members))
         return pairs
+
+    def _reads(self, text: Sequence[int]) -> bool:
+        """Whether there are learned positions enough for the attention of each token. Sinusoidal ones always are."""
+        positions = positions_of(self.model)
+        is_read = self.settings.attention.row == "input"  # the last token, too, behind the start token
+        return positions is None or len(text) + is_read <= positions
 
 
 def cross_attentions(
@@ -203,7 +212,12 @@ def cross_attentions(
             model.base_model(**inputs_of(model, batch), use_cache=False)
         for row, pair in enumerate(batch):
             size = len(pair.target_ids), len(pair.source_ids)
-            yield pair, [attentions[layer][row, :, : size[0], : size[1]].numpy() for layer in layers]
+            yield pair, [with_row_of_eos(attentions[layer][row, :, : size[0], : size[1]], size[0]) for layer in layers]
+
+
+def with_row_of_eos(attention: Tensor, rows: int) -> np.ndarray:
+    """What no position was left for has no attention: <eos> behind a target that was cut at the limit."""
+    return nn.functional.pad(attention, (0, 0, 0, rows - attention.shape[1])).numpy()
 
 
 def batches(pairs: Sequence[EncodedPair], heads: int, max_tokens: int) -> Iterator[list[EncodedPair]]:
@@ -264,8 +278,14 @@ def inputs_of(model: Any, pairs: Sequence[EncodedPair]) -> dict[str, Tensor]:
     return {
         "input_ids": padded(sources, padding, device),
         "attention_mask": mask_of(sources, device),
-        "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(targets),
+        "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(targets)[:, : positions_of(model)],
     }
+
+
+def positions_of(model: PreTrainedModel) -> int | None:
+    """How many learned positions there are; None if positions are not learned."""
+    is_learned = model.config.position_embedding_type == "learned"
+    return model.config.max_position_embeddings if is_learned else None
 
 
 def between_units(attention: np.ndarray, sources: Membership, targets: Membership) -> tuple[np.ndarray, np.ndarray]:

@@ -53,15 +53,18 @@ def load_ctranslate2_engine(
         raise EngineError(f"{folder} needs ctranslate2: pip install 'hf_vanilla[export]'") from None
     device, _, index = (device_map or ("cuda" if torch.cuda.is_available() else "cpu")).partition(":")
     name = str(dtype).removeprefix("torch.") if dtype not in (None, "auto") else "default"
-    translator = ctranslate2.Translator(
-        str(folder),
-        device=device,
-        device_index=int(index or 0),
-        compute_type=name,
-        # Several batches at a time with one thread each are faster than one batch with all threads.
-        inter_threads=torch.get_num_threads(),
-        intra_threads=1,
-    )
+    try:
+        translator = ctranslate2.Translator(
+            str(folder),
+            device=device,
+            device_index=int(index or 0),
+            compute_type=name,
+            # Several batches at a time with one thread each are faster than one batch with all threads.
+            inter_threads=torch.get_num_threads(),
+            intra_threads=1,
+        )
+    except (RuntimeError, ValueError) as error:  # of a device or a type that it does not have here
+        raise EngineError(f"{folder} cannot compute on {device_map or device} in {name}: {error}") from None
     words = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
     config = json.loads((folder / MODEL_CONFIG).read_text(encoding="utf-8"))
     return CTranslate2Engine(translator, words, GenerationConfig.from_pretrained(folder), positions_of(config))
@@ -88,7 +91,7 @@ def check_search(settings: SearchSettings) -> None:
         beams = f" with num_beams={settings.num_beams}" if name in OF_GREEDY_SEARCH else ""
         raise EngineError(f"{name} ({value}) cannot be followed exactly by CTranslate2{beams}: use the run itself")
     eos = settings.of("eos_token_id")
-    if isinstance(eos, list) and len(eos) != 1:
+    if eos is None or (isinstance(eos, list) and len(eos) != 1):
         raise EngineError(f"eos_token_id ({eos}) must be one token for CTranslate2: use the run itself")
 
 

@@ -11,7 +11,7 @@ from threading import Condition, Thread
 from typing import IO, TypeVar
 
 from ..data.corpus import without_byte_order_mark
-from ..data.errors import InvalidDataError
+from ..data.errors import InvalidDataError, TextWarning
 
 WINDOW_LINES = 4096
 WINDOW_CHARACTERS = 1_000_000  # a single line may have more
@@ -20,10 +20,6 @@ Parts = tuple[str, ...]
 """The parts of a source: one, unless the model was trained on several columns."""
 
 Item = TypeVar("Item")
-
-
-class TextWarning(UserWarning):
-    """A text is not used exactly as it is given. The message says which and why."""
 
 
 class NotUTF8Warning(TextWarning):

@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 from .batching import batches_by_length
 from .engine import EngineError, Found
 from .onnx_search import Graphs, Search, search_batch
+from .scoring import MAX_LOGITS
 from .search_settings import SearchSettings
 
 OF_THE_CALL = ("generation_config", "return_sequence_scores")  # no keys of a generation config
@@ -50,7 +51,7 @@ class OnnxEngine:
     ) -> list[list[float]]:
         found: list[list[float]] = [[] for _ in targets]
         lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-        for batch in batches_by_length(lengths, max_tokens):
+        for batch in batches_by_length(lengths, min(max_tokens, MAX_LOGITS // self.vocab_size)):
             longest = max(1, *(len(targets[place]) for place in batch))
             padding = self.graphs.sizes["pad_token_id"]
             rows = np.array([[*targets[p], *[padding] * (longest - len(targets[p]))] for p in batch], np.int64)

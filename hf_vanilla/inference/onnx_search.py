@@ -57,10 +57,15 @@ class Search:
 
     @classmethod
     def of(cls, *settings: Mapping[str, Any]) -> Self:
-        """From generation configs and options of a call, each of which goes before those in front of it."""
+        """
+        From generation configs and options of a call, each of which goes before those in front of it. The call is the
+        last, and None in it switches a key off, as in `generate()`.
+        """
+        *configs, call = settings
         given: dict[str, Any] = {}
-        for each in settings:
+        for each in configs:
             given |= {name: value for name, value in each.items() if value is not None}
+        given = {name: value for name, value in {**given, **call}.items() if value is not None}
         refuse_others(given)
         words = given.get("bad_words_ids") or ()
         eos = given.get("eos_token_id")

@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
     LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     TemperatureLogitsWarper,
+    TopHLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
@@ -18,14 +21,26 @@ from transformers import (
 
 WARPERS: dict[str, tuple[Any, Callable[[Any], LogitsProcessor]]] = {
     "temperature": (1.0, TemperatureLogitsWarper),
+    "top_h": (None, TopHLogitsWarper),
     "top_k": (50, TopKLogitsWarper),
     "top_p": (1.0, TopPLogitsWarper),
     "min_p": (None, MinPLogitsWarper),
     "typical_p": (1.0, TypicalLogitsWarper),
+    "epsilon_cutoff": (0.0, EpsilonLogitsWarper),
+    "eta_cutoff": (0.0, EtaLogitsWarper),
 }
 """Keys of the generation config that shape what is drawn from, with transformers' defaults, in its order."""
 
-NO_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "typical_p": 1.0}
+NO_EFFECT = {
+    "temperature": 1.0,
+    "top_h": None,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
 SMALLEST = torch.finfo(torch.float32).tiny
 
 

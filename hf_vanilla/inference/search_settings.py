@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from ..models.generation_vanilla import GNMTLengthPenalty
-from .sampling import WARPERS, SeededSampling, seed_of
+from .sampling import NO_EFFECT, WARPERS, SeededSampling, seed_of
 
 
 class SearchSettings:
@@ -43,9 +43,16 @@ class SearchSettings:
         self.seed = seed or 0
 
     def of(self, name: str) -> Any:
-        """The value of a key, None if it is set nowhere."""
-        values = (self.generation.get(name), *(getattr(config, name, None) for config in self.configs))
+        """The value of a key, None if it is set nowhere. None in the call switches it off, as in `generate()`."""
+        if name in self.generation:
+            return self.generation[name]
+        values = (getattr(config, name, None) for config in self.configs)
         return next((value for value in values if value is not None), None)
+
+    def of_sampling(self, name: str) -> Any:
+        """As `of`. What the call switches off has no effect, also where transformers would have a default for it."""
+        is_off = name in self.generation and self.generation[name] is None
+        return NO_EFFECT[name] if is_off else self.of(name)
 
     @property
     def length_penalty(self) -> float:
@@ -61,17 +68,15 @@ class SearchSettings:
             forced: As for `options_of`.
         """
         longest, beyond = self.of("max_length"), self.of("max_length_beyond_source")
-        new, extra = self.generation.get("max_new_tokens"), 0
-        if new is None:
-            new = self.of("max_new_tokens")
+        new = self.of("max_new_tokens")
         most = [] if longest is None else [longest - 1]
         if new is not None:
-            most, extra = [new], forced if self.generation.get("max_new_tokens") is not None else 0
+            most = [new]
         if self.positions:
             most.append(self.positions - forced)
         if not most:
             raise ValueError("give max_length or max_new_tokens: there is no limit of length")
-        each = [[] if beyond is None else [length + beyond - extra] for length in source_lengths]
+        each = [[] if beyond is None else [length + beyond] for length in source_lengths]
         return [max(1, min(*most, *own, most[0])) for own in each]
 
     def options_of(self, numbers: Sequence[int], forced: int, suppressed: Sequence[int] = ()) -> dict[str, Any]:
@@ -85,7 +90,9 @@ class SearchSettings:
         options = self.generation | {"num_beams": self.num_beams}
         if suppressed:
             options["begin_suppress_tokens"] = sorted({*suppressed, *(self.of("begin_suppress_tokens") or ())})
-        names = ("max_length", "max_length_beyond_source") if self.generation.get("max_new_tokens") is None else ()
+        names = ["max_length_beyond_source"]
+        if self.generation.get("max_new_tokens") is None:  # which counts only what comes after, and goes first
+            names.append("max_length")
         for name in names:
             if self.of(name) is not None and forced:
                 options[name] = self.of(name) + forced
@@ -95,7 +102,7 @@ class SearchSettings:
         if self.is_sampling:
             seeds = [seed_of(self.seed, number, sample) for number in numbers for sample in range(self.number)]
             options |= dict.fromkeys(WARPERS) | {"do_sample": False, "num_return_sequences": 1}
-            processors = [*self.generation.get("logits_processor", []), SeededSampling(self.of, seeds)]
+            processors = [*self.generation.get("logits_processor", []), SeededSampling(self.of_sampling, seeds)]
             options["logits_processor"] = processors
         elif self.number > 1:
             options["num_return_sequences"] = self.number

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from itertools import repeat
 
 import torch
@@ -10,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from .batching import mask_of, padded
 from .engine import Found
-from .scoring import log_probabilities, start_token
+from .scoring import log_probabilities, normalised, start_token
 from .search_settings import SearchSettings
 
 
@@ -25,6 +26,7 @@ class TorchEngine:
         self.model, self.pad, self.eos = model, pad, eos
         self.vocab_size = model.config.vocab_size
         self.positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.gives_scores = "return_sequence_scores" in signature(model.generate).parameters
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -46,16 +48,28 @@ class TorchEngine:
         each = settings.number if settings.is_sampling else 1
         ids = [source for source in sources for _ in range(each)]
         options = settings.options_of(numbers, len(starts[0]), suppressed)
+        if not self.gives_scores:
+            options.pop("return_sequence_scores", None)
         if starts[0]:
             begun = [[start_token(self.model), *start] for start in starts for _ in range(each)]
             options["decoder_input_ids"] = torch.tensor(begun, device=device)
         with evaluating(self.model):
             found = self.model.generate(padded(ids, self.pad, device), attention_mask=mask_of(ids, device), **options)
-        has_scores = settings.has_scores
+        has_scores = settings.has_scores and self.gives_scores
         targets, scores = (found.sequences, found.sequences_scores.tolist()) if has_scores else (found, None)
         tokens = [without_padding(target[1:], self.pad, self.eos) for target in targets.tolist()]
+        if settings.has_scores and not has_scores:
+            repeated = [source for source in sources for _ in range(settings.number)]
+            scores = self._scores(repeated, tokens, len(starts[0]), settings.length_penalty)
         answers = list(map(Found, tokens, scores or repeat(math.nan)))
         return [answers[start : start + settings.number] for start in range(0, len(answers), settings.number)]
+
+    def _scores(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]], forced: int, exponent: float
+    ) -> list[float]:
+        """What models of other types have found, by their own probabilities: their `generate()` gives no scores."""
+        rows = self.log_probabilities(sources, targets, sum(map(len, targets)))
+        return [normalised(math.fsum(row[forced:]), max(1, len(row) - forced), exponent) for row in rows]
 
     def log_probabilities(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], max_tokens: int

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, overload
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from ..data.errors import InvalidDataError, TextWarning
 from ..data.tokenizer import Encoder
 from ..hub_name import folder_of
 from ..weights import check_model, check_tokenizer
@@ -22,7 +23,7 @@ from .beginnings import Beginning, Beginnings
 from .columns import columns_in, columns_of
 from .engine import Engine, EngineError, Found
 from .exported import is_export, load_export
-from .lines import Line, Parts, TextWarning, size_of, texts_of_open_file, windows
+from .lines import Line, Parts, size_of, texts_of_open_file, windows
 from .scoring import Score, normalised
 from .search_settings import SearchSettings
 from .torch_engine import TorchEngine
@@ -129,10 +130,10 @@ class Translator:
             engine, export_tokenizer, columns = load_export(Path(run), **model_arguments)
             return cls(engine, export_tokenizer, max_tokens, max_source_length, columns)
         check_model(Path(run), bool(model_arguments.get("trust_remote_code")))
-        model = AutoModelForSeq2SeqLM.from_pretrained(run, **model_arguments)
+        model = loaded(AutoModelForSeq2SeqLM, run, **model_arguments)
         if torch.accelerator.is_available() and "device_map" not in model_arguments:
             model.to(torch.accelerator.current_accelerator())
-        tokenizer = AutoTokenizer.from_pretrained(run)
+        tokenizer = loaded(AutoTokenizer, run)
         check_tokenizer(run, tokenizer, model.config.vocab_size)
         columns = columns_of(tokenizer, Path(run))
         return cls(model.eval(), tokenizer, max_tokens, max_source_length, columns)
@@ -268,6 +269,8 @@ class Translator:
         if isinstance(texts, str | tuple):
             targets = [targets] if isinstance(targets, str) else targets
             return answer(list(self._lines([texts], targets)))[0]
+        if isinstance(targets, str):
+            raise TypeError(f"{targets!r:.40} is one target, and there may be several sources: give one for each")
         lines = self._lines(texts, targets)
         answers = chain.from_iterable(map(answer, windows(lines, size_of)))
         return list(answers) if isinstance(texts, Sequence) else answers
@@ -351,6 +354,17 @@ class Translator:
             return Hypothesis(hypothesis.text, score, hypothesis.token_ids)
 
         return [[scored(place, hypothesis) for hypothesis in each] for place, each in enumerate(found)]
+
+
+def loaded(kind: Any, run: Path, **arguments: Any) -> Any:
+    """By one of transformers' Auto classes, whose errors do not name the directory."""
+    try:
+        return kind.from_pretrained(run, **arguments)
+    except InvalidDataError:
+        raise
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidDataError(f"{run}: cannot be loaded as {kind.__name__}: {reason}") from error
 
 
 def translate_each(

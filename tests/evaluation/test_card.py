@@ -1,5 +1,6 @@
 """A model card says what was measured, in front matter that the Hub reads, and no text breaks out of its place."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -112,6 +113,13 @@ def test_a_cell_shows_what_was_written() -> None:
     assert cell("a\nb") == "a b"
     assert cell("") == " "
     assert cell("<b> & | #") == "&#60;b&#62; &#38; &#124; \\#"
+
+
+def test_the_code_of_the_card_has_the_very_source(run: Path) -> None:
+    source = "🎉 ü \u2028 \x85 \u0301"
+    code = measured(run, (source,), "x", "y").split("```python\n")[1].split("```")[0]
+    constants = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+    assert source in constants
 
 
 def test_the_code_of_the_card_is_python_whatever_the_text(run: Path) -> None:

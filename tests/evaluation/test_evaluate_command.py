@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -114,6 +115,20 @@ def test_a_report_that_is_written_replaces_an_earlier_one_as_a_whole() -> None:
     assert evaluate("--hypothesis hyp --reference ref --report page.html").exit_code == 0
     assert Path("page.html").read_text().rstrip().endswith("</html>")
     assert not list(Path().glob("*.partial"))
+
+
+def test_a_report_that_is_a_link_or_a_pipe_stays_one() -> None:
+    Path("link.html").symlink_to("folder/page.html")
+    assert evaluate("--hypothesis hyp --reference ref --report link.html").exit_code == 0
+    assert Path("link.html").is_symlink()
+    os.mkfifo("pipe.html")
+    read: list[str] = []
+    reader = Thread(target=lambda: read.append(Path("pipe.html").read_text()), daemon=True)
+    reader.start()
+    assert evaluate("--hypothesis hyp --reference ref --report pipe.html").exit_code == 0
+    assert Path("pipe.html").is_fifo()
+    reader.join(60)
+    assert read == [Path("folder/page.html").read_text()]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_vanilla.data.corpus import Pair
-from hf_vanilla.data.errors import InvalidDataError
+from hf_vanilla.data.errors import InvalidDataError, TextWarning
 from hf_vanilla.evaluation.examples import Files, examples_of, read_examples, read_lines, read_translations
 
 
@@ -55,6 +55,14 @@ def test_tabs_separate_the_parts_of_a_source_if_it_has_several(tmp_path: Path) -
     source, reference = write(tmp_path, source="walk\tPAST\n", reference="walked\n")
     (found,), _ = read_examples([Files("x", (reference,), source)], parts=2)
     assert found.sources == [("walk", "PAST")]
+
+
+def test_columns_are_those_that_a_translator_reads(tmp_path: Path) -> None:
+    source, reference = write(tmp_path, source="a\tb\tc\n\nd\ne\n", reference="1\n2\n3\n4\n")
+    with pytest.warns(TextWarning, match="source:3: has 1 columns, separated by tabs, .* trained on 2") as warned:
+        (found,), _ = read_examples([Files("x", (reference,), source)], parts=2)
+    assert found.sources == [("a", "b\tc"), ("", ""), ("d", ""), ("e", "")]
+    assert len(warned) == 1
 
 
 def test_lines_end_only_at_line_feeds_and_may_be_gzipped_or_from_stdin(

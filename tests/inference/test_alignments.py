@@ -132,6 +132,25 @@ def test_what_a_model_has_found_is_read_token_by_token(model: Model, tokenizer: 
         assert given.weights == pytest.approx(plain.align([SOURCES[0]], ["fox cat"])[0].weights)
 
 
+@pytest.mark.parametrize("row", ["output", "input"])
+def test_a_target_that_was_cut_at_the_last_learned_position(
+    row: Row, make_model: Callable[..., Model], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Its last token is predicted, but never read."""
+    changes = {"position_embedding_type": "learned", "max_position_embeddings": 6}
+    plain = aligner(make_model(vocab_size=len(tokenizer), **changes), tokenizer, 1, 2, row)
+    texts = ["ape bee dog elk fox cat", "ape bee dog elk fox"]
+    ids = [tokenizer.convert_tokens_to_ids(text.split()) for text in texts]
+    cut, whole = plain.align([SOURCES[0]] * 2, texts, target_ids=[ids[0], [*ids[1], tokenizer.eos_token_id]])
+    assert len(whole.links) == 5
+    if row == "input":
+        assert cut.links == ()
+    else:
+        assert len(cut.links) == 6
+        assert cut.weights[:5] == pytest.approx(whole.weights, abs=1e-6)
+        assert cut.weights.sum(1) + cut.outside == pytest.approx(np.ones(6), abs=1e-6)
+
+
 # --- The model afterwards -------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from hf_vanilla.data.errors import TextWarning
 from hf_vanilla.inference import scoring
-from hf_vanilla.inference.lines import TextWarning
 from hf_vanilla.inference.scoring import log_probabilities
 from hf_vanilla.inference.translator import Translator
 

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_a_file_has_its_name_when_it_is_whole(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("echo")
+def test_an_output_that_is_a_link_or_a_pipe_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    output, file, pipe = tmp_path / "out", tmp_path / "elsewhere" / "file", tmp_path / "pipe"
+    output.symlink_to(file)
+    for text in (b"a\n", b"b\n"):  # it leads to a file that is not there yet, and then to one that is
+        assert command("translate", tmp_path, "--output", output, text=text).exit_code == 0
+    assert output.is_symlink()
+    assert file.read_text() == "'b'0\n"
+    assert [path.name for path in file.parent.iterdir()] == ["file"]
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        assert command("translate", tmp_path, "--output", pipe, text=b"c\n").exit_code == 0
+        assert read.result(timeout=60) == "'c'0\n"
+
+
+@pytest.mark.usefixtures("echo")
 def test_n_best_scores_and_json(tmp_path: Path) -> None:
     text = "a\u2028\nb\n".encode()
     done = command("translate", tmp_path, "--n-best", 2, "--scores", text=text)
@@ -125,6 +143,7 @@ def test_line_n_of_the_prefix_file_begins_line_n(tmp_path: Path, monkeypatch: py
         (["--sample", "--num-beams", 4], "it has no --num-beams 4"),
         (["--n-best", 4, "--num-beams", 3], "--n-best 4 needs --num-beams 4 or more, not 3"),
         (["--device", "nowhere"], "--device"),
+        (["--device", "cuda:77"], "--device"),
         (["--dtype", "int8"], "--dtype"),
     ],
 )
@@ -133,6 +152,39 @@ def test_options_that_cannot_be_are_refused_in_a_line(run: Path, options: list[o
     assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(run: Path) -> None:
+        for path in run.iterdir():
+            if path.name.startswith(names):
+                path.unlink()
+
+    return remove
+
+
+def of_another_kind(run: Path) -> None:
+    (run / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+
+
+@pytest.mark.parametrize("options", [[], ["--device", "cpu"]], ids=["", "device"])
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (without("model"), "has no model.safetensors"),
+        (without("tokenizer"), "tokenizer"),
+        (of_another_kind, "cannot be loaded as AutoModelForSeq2SeqLM: Unrecognized configuration class"),
+    ],
+    ids=["weights", "tokenizer", "another kind"],
+)
+def test_a_directory_that_is_broken_is_named_and_no_option(
+    broken: Callable[[Path], None], message: str, options: list[str], run: Path
+) -> None:
+    broken(run)
+    done = command("translate", run, *options, text=b"a\n")
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert done.stderr.splitlines()[-1].startswith(f"Error: {run}")
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_a_bar_is_shown_to_who_looks_at_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -9,14 +9,17 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig
 
 import hf_vanilla
 from hf_vanilla import VanillaForConditionalGeneration
+from hf_vanilla.data.errors import TextWarning
 from hf_vanilla.data.tokenizer import train_tokenizer
 from hf_vanilla.inference import lines
 from hf_vanilla.inference.beginnings import End
 from hf_vanilla.inference.columns import columns_in_recipe
 from hf_vanilla.inference.sampling import SeededSampling, seed_of
+from hf_vanilla.inference.search_settings import SearchSettings
 from hf_vanilla.inference.torch_engine import without_padding
 from hf_vanilla.inference.translator import (
     ColumnsWarning,
@@ -257,6 +260,87 @@ def test_samples_are_drawn_from_what_temperature_top_k_and_top_p_leave() -> None
     assert drawn.max() == 2
 
 
+OF_SAMPLING = [
+    *({"temperature": 0.7}, {"top_h": 0.4}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.1}, {"typical_p": 0.5}),
+    *({"epsilon_cutoff": 0.02}, {"eta_cutoff": 0.2}),
+    {"temperature": 1.5, "top_h": 0.9, "top_k": 20, "top_p": 0.95, "typical_p": 0.9, "epsilon_cutoff": 0.03},
+]
+
+
+@pytest.mark.parametrize("settings", OF_SAMPLING, ids=lambda settings: "-".join(settings))
+def test_samples_are_drawn_from_what_generate_draws_from(
+    settings: dict[str, Any], make_model: Callable[..., VanillaForConditionalGeneration]
+) -> None:
+    settings = {"top_k": 0} | settings
+    ids, more = torch.tensor([[5, 7, 9, 2], [6, 8, 2, 1]]), {"return_dict_in_generate": True, "max_new_tokens": 1}
+    drawn = make_model().generate(ids, do_sample=True, output_scores=True, output_logits=True, **more, **settings)
+    ours = SeededSampling(settings.get, [1, 2]).warpers(drawn.sequences[:, :1], drawn.logits[0])
+    assert torch.equal(ours, drawn.scores[0])
+    assert not torch.equal(ours, drawn.logits[0])
+
+
+def test_none_in_the_call_switches_off_what_shapes_samples() -> None:
+    def top_k(**generation: Any) -> object:
+        return SearchSettings(GenerationConfig(top_k=7), None, {"do_sample": True, **generation}).of_sampling("top_k")
+
+    assert (top_k(), top_k(top_k=3), top_k(top_k=None)) == (7, 3, 0)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_models_of_other_types_have_the_scores_of_their_own_search(num_beams: int) -> None:
+    tokenizer = train_tokenizer(["a few words"], "character")
+    sizes = {"d_model": 16, "max_position_embeddings": 40, "vocab_size": len(tokenizer), "forced_eos_token_id": None}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 4, f"{side}_ffn_dim": 24}
+    model = BartForConditionalGeneration(BartConfig(**sizes, init_std=0.5)).eval()
+    options = {"num_beams": num_beams, "max_length": 9, "length_penalty": 0.6}
+    found = Translator(model, tokenizer).hypotheses(["a few words", "few"], num_return_sequences=num_beams, **options)
+    for text, row in zip(["a few words", "few"], found, strict=True):
+        wanted = model.generate(
+            input_ids=torch.tensor([[*tokenizer(text)["input_ids"]]]),
+            num_return_sequences=num_beams,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        steps = model.compute_transition_scores(
+            wanted.sequences, wanted.scores, getattr(wanted, "beam_indices", None), normalize_logits=num_beams == 1
+        )
+        assert [hypothesis.token_ids for hypothesis in row] == [
+            without_padding(target[1:], 1, 2) for target in wanted.sequences.tolist()
+        ]
+        expected = [
+            sum(step[: len(one.token_ids)].tolist()) / len(one.token_ids) ** 0.6
+            for one, step in zip(row, steps, strict=True)
+        ]
+        assert [hypothesis.score for hypothesis in row] == pytest.approx(expected, abs=1e-4)
+
+
+def test_new_tokens_are_counted_behind_a_beginning_also_where_targets_follow_their_source(
+    make_translator: MakeTranslator,
+) -> None:
+    translator = make_translator()
+    translator.model.generation_config.max_length_beyond_source = 2
+    begun = translator.encoder.targets(["XY, XYBeaLs,"])[0][:-1]
+    ids = torch.tensor(translator.encode_batch(["ten"]))
+    for number, most in ((3, 3), (30, ids.shape[1] + 2)):
+        lengths = {"max_new_tokens": number, "min_new_tokens": most}
+        (found,) = translator.hypotheses("ten", target_prefixes="XY, XYBeaLs,", **lengths)
+        given = {"decoder_input_ids": torch.tensor([[0, *begun]]), "max_length_beyond_source": 2 + len(begun)}
+        (wanted,) = translator.model.generate(ids, **given, **lengths).tolist()
+        assert found.token_ids == wanted[1:]
+        assert len(found.token_ids) == len(begun) + most
+
+
+def test_one_target_for_several_sources_is_no_row_of_characters(make_translator: MakeTranslator) -> None:
+    translator = make_translator()
+    for texts in (["a", "b", "c"], (text for text in ("a", "b", "c"))):
+        for ask in (translator.score, lambda texts, targets: translator.translate(texts, target_prefixes=targets)):
+            with pytest.raises(TypeError, match="'Der' is one target, and there may be several sources"):
+                ask(texts, "Der")
+    assert translator.translate("a", target_prefixes="Der,").startswith("Der,")
+
+
 def test_targets_end_at_their_end_or_before_the_padding() -> None:
     assert without_padding([5, 6, 2, 1, 1], 1, 2) == [5, 6, 2]
     assert without_padding([5, 6, 1, 1], 1, 2) == [5, 6]
@@ -274,7 +358,7 @@ def test_strange_texts_have_an_answer_each(make_translator: MakeTranslator) -> N
     for columns in (1, 2):
         translator = make_translator(columns=columns)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", lines.TextWarning)
+            warnings.simplefilter("ignore", TextWarning)
             found = translator.translate(STRANGE)
             assert len(found) == len(STRANGE)
             "".join(found).encode()

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from hf_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
+from hf_vanilla.data.errors import TextWarning
 from hf_vanilla.data.tokenizer import train_tokenizer
-from hf_vanilla.inference.lines import TextWarning
 from hf_vanilla.memory import peak_memory
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", "<sep>", "<0x0A>", "<2de>"]

@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from hf_vanilla import Translator
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.data.tokenizer import Columns, train_tokenizer
+from hf_vanilla.inference import onnx_engine
 from hf_vanilla.inference.engine import EngineError, Found
 from hf_vanilla.inference.onnx_search import DECODER, ENCODER, Beam, Graphs, Search, search_batch
 from hf_vanilla.interop.errors import InteropError
@@ -349,6 +350,53 @@ def test_a_translator_runs_on_an_export_with_the_same_results(
     for row, expected in zip(found, wanted, strict=True):
         assert [(each.text, each.token_ids) for each in row] == [(each.text, each.token_ids) for each in expected]
         assert [each.score for each in row] == pytest.approx([each.score for each in expected], abs=3e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_length_beyond_source": 1},
+        {"length_penalty_type": "gnmt", "length_penalty": 3.0},
+        {"max_new_tokens": 3},
+        {"num_beams": 5},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_none_in_the_call_switches_off_what_the_export_is_set_to(
+    settings: dict[str, Any], both: tuple[Translator, Translator]
+) -> None:
+    texts = ["a few\twords", "AB\tC", "ABC\tdefgh", "J\t"]
+    for translator in both:
+        translator.engine.generation_config.update(allow_custom_entries=True, **settings)
+    off = {next(iter(settings)): None}
+    usual = both[0].hypotheses(texts)
+    wanted, found = (translator.hypotheses(texts, **off) for translator in both)
+    assert [row[0].token_ids for row in found] == [row[0].token_ids for row in wanted]
+    scores = [row[0].score for row in wanted]
+    assert [row[0].score for row in found] == pytest.approx(scores, abs=3e-6)
+    assert [row[0].score for row in usual] != pytest.approx(scores, abs=1e-3)
+
+
+def test_scores_of_targets_are_computed_in_batches_that_fit(
+    both: tuple[Translator, Translator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, sizes, usual = ["a\tb", "AB\tC", "J\tJ"], [], Graphs.all_logits
+
+    def recorded(*arguments: Any) -> Any:
+        answer = usual(*arguments)
+        sizes.append(answer[0].size)
+        return answer
+
+    monkeypatch.setattr(Graphs, "all_logits", recorded)
+    wanted = both[1].score(texts, texts)
+    most = 8 * both[1].engine.vocab_size
+    assert max(sizes) > most
+    sizes.clear()
+    monkeypatch.setattr(onnx_engine, "MAX_LOGITS", most)
+    found = both[1].score(texts, texts)
+    assert max(sizes) <= most
+    for score, expected in zip(found, wanted, strict=True):
+        assert score.token_log_probabilities == pytest.approx(expected.token_log_probabilities, abs=1e-5)
 
 
 def test_targets_have_the_same_scores_on_an_export(both: tuple[Translator, Translator]) -> None:

@@ -138,6 +138,29 @@ def test_whole_n_best_lists_are_the_same(
     assert len({row[0].text for row in expected}) > 5
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_length_beyond_source": None, "min_length": None},
+        {"length_penalty_type": None, "min_length": None},
+        {"target_prefixes": [each and f"{each}," for each in BEGUN], "max_new_tokens": 4, "min_length": None},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_none_in_the_call_switches_off_what_the_export_is_set_to(
+    make_translator: MakeTranslator, exported: Callable[..., Translator], options: dict[str, Any]
+) -> None:
+    ours = make_translator(norm_first=True)
+    settings = {"max_length_beyond_source": 0, "length_penalty_type": "gnmt", "length_penalty": 3.0, "min_length": 9}
+    ours.model.generation_config.update(allow_custom_entries=True, **settings)
+    theirs = exported(ours)
+    expected, found = (each.hypotheses(TEXTS, **options) for each in (ours, theirs))
+    assert [row[0].token_ids for row in found] == [row[0].token_ids for row in expected]
+    assert [row[0].score for row in found] == pytest.approx([row[0].score for row in expected], abs=1e-4)
+    with pytest.raises(EngineError, match=r"min_length \(9\)"):
+        theirs.translate(TEXTS)
+
+
 def anything_may_follow(beginnings: Beginnings, end: object) -> list[int]:
     """What must not follow a beginning is the one part of them that CTranslate2 cannot do."""
     return []
@@ -231,6 +254,19 @@ def test_commands_take_an_export_in_place_of_a_run(run: Path, tmp_path: Path) ->
     refused = command("translate", tmp_path / "export", "--alignments", input=text)
     assert refused.exit_code == 1
     assert "this needs the model itself, not an export of it" in refused.output.splitlines()[-1]
+
+
+def test_a_type_that_the_processor_does_not_have_is_refused_in_a_line(run: Path, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    missing = {"float16", "bfloat16"} - ctranslate2.get_supported_compute_types("cpu")
+    if not missing:
+        pytest.skip("this processor has all types")
+    assert command("export", run, "--to", "ctranslate2", "--output", tmp_path / "export").exit_code == 0
+    name = min(missing)
+    for options in ([], ["--device", "cpu"]):
+        done = command("translate", tmp_path / "export", "--dtype", name, *options, input="a\n")
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+        assert f"Error: {tmp_path / 'export'} cannot compute on cpu in {name}" in done.stderr
 
 
 def test_the_export_knows_columns_and_positions(
