@@ -186,7 +186,7 @@ def write_page(
     prefix: str,
     as_json: bool,
 ) -> None:
-    from hf_vanilla.files import write_whole
+    from hf_vanilla.files import opened_whole
     from hf_vanilla.inspection.looking import Selection, facts_of
     from hf_vanilla.inspection.page import page_of
 
@@ -202,7 +202,9 @@ def write_page(
         heads = tuple(each for each in head if each is not None)  # the mean is always there
         selection = Selection(kind or Selection().kinds, layer or None, heads if head else None)
         page = output or Path(PAGE)
-        write_whole(page, page_of(looking, Path(run or "").name, selection))
+        text = page_of(looking, Path(run or "").name, selection)
+        with opened_whole(page) as stream:
+            stream.write(text.encode())
         written["page"] = str(page)
     tell(facts_of(looking) | written, written, as_json)
 
@@ -242,13 +244,13 @@ def draw(
 def write_arrays(looking: Any, file: Path) -> Path:
     import numpy as np
 
+    from hf_vanilla.files import opened_whole
     from hf_vanilla.inspection.looking import arrays_of
 
-    partial = file.with_name(f"{file.name}.partial")
-    with partial.open("wb") as stream:
-        arrays: Any = arrays_of(looking)
+    arrays: Any = arrays_of(looking)
+    with opened_whole(file) as stream:
         np.savez_compressed(stream, **arrays)
-    return partial.replace(file)
+    return file
 
 
 def tell(facts: dict[str, Any], written: dict[str, str], as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .shared import warn
+from .streams import opened
 
 FIGURES = (".svg", ".png", ".pdf")
 
@@ -86,10 +87,6 @@ def check_figure(figure: Path) -> None:
 
 def answer(lines: Iterable[Any], output: Path | None) -> None:
     """To a file, whole or not at all, or to stdout."""
-    from hf_vanilla.files import write_whole
-
     text = "".join(f"{line}\n" for line in lines)
-    if output is None or output == Path("-"):
-        click.echo(text, nl=False)
-    else:
-        write_whole(output, text)
+    with opened(output or Path("-")) as stream:
+        stream.write(text.encode())

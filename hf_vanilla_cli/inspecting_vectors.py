@@ -46,13 +46,12 @@ def vectors_mode(
 def write_vectors(found: Any, file: Path) -> dict[str, Any]:
     import numpy as np
 
+    from hf_vanilla.files import opened_whole
     from hf_vanilla.inspection.vectors import arrays_of
 
     arrays: Any = arrays_of(found)
-    partial = file.with_name(f"{file.name}.partial")
-    with partial.open("wb") as stream:
+    with opened_whole(file) as stream:
         np.savez_compressed(stream, **arrays)
-    partial.replace(file)
     facts = {"layer": found.layer + 1, "pool": found.pool, "texts": len(found.of_texts)}
     facts |= {"tokens": len(arrays["token_ids"]), "size": found.of_texts.shape[1]}
     warn(

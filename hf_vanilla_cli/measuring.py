@@ -177,8 +177,9 @@ def show_outcomes(outcomes: Sequence["Outcome"], report: Path | None, as_json: b
         from hf_vanilla.evaluation.report_page import page_of
         from hf_vanilla.files import opened_whole
 
+        page = page_of(outcomes)
         with opened_whole(report) as stream:
-            stream.write(page_of(outcomes).encode())
+            stream.write(page.encode())
     click.echo(json.dumps(json_of(outcomes), indent=2, ensure_ascii=False) if as_json else as_table(outcomes))
 
 
