@@ -168,6 +168,11 @@ def test_faults_of_the_data_are_found(tmp_path: Path, plant: Callable[[Texts], N
             "a learning rate of 0.02 at the peak is 5.1 times that of the paper for this model and a warm-up of 4,000",
             "about 4.0e-03, or model.norm_first: true",
         ),
+        (
+            ["training.learning_rate=0.01", "model.encoder_layers=12"],
+            "a learning rate of 0.01 at the peak is 2.5 times that of the paper for this model and a warm-up of 4,000",
+            "about 4.0e-03, or model.norm_first: true",
+        ),
         (["training.learning_rate=0"], "a learning rate of 0 at the peak is 0.0% of that of", "about 4.0e-03"),
         (["training.learning_rate=5e-5"], "a learning rate of 5e-05 at the peak is 1.3% of that of", "about 4.0e-03"),
         (
