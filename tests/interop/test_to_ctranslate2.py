@@ -151,9 +151,11 @@ def test_none_in_the_call_switches_off_what_the_export_is_set_to(
     make_translator: MakeTranslator, exported: Callable[..., Translator], options: dict[str, Any]
 ) -> None:
     ours = make_translator(norm_first=True)
-    settings = {"max_length_beyond_source": 0, "length_penalty_type": "gnmt", "length_penalty": 3.0, "min_length": 9}
+    settings = {"max_length_beyond_source": 0, "length_penalty_type": "gnmt", "length_penalty": 3.0}
     ours.model.generation_config.update(allow_custom_entries=True, **settings)
     theirs = exported(ours)
+    for config in (ours.model.generation_config, theirs.engine.generation_config):
+        config.update(min_length=9)  # which is not exported, as CTranslate2 does not follow it
     expected, found = (each.hypotheses(TEXTS, **options) for each in (ours, theirs))
     assert [row[0].token_ids for row in found] == [row[0].token_ids for row in expected]
     assert [row[0].score for row in found] == pytest.approx([row[0].score for row in expected], abs=1e-4)
