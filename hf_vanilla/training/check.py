@@ -47,10 +47,8 @@ BYTES_OF_A_WEIGHT, BYTES_OF_ITS_ADAM = 4, 8
 # with the larger first weights of before 2026-11-20).
 # The published settings for Multi30k have 2.5 times the rate of equation 3, normalise after residual sums, and learn.
 HIGH_RATE = 2.6  # times equation 3's peak for the recipe's warm-up, if layers are normalised after each residual sum
-HIGHEST_RATE = (
-    4  # times equation 3's peak for the warm-up of the paper, likewise, up to the depth of the paper's models
-)
-DEPTH_OF_THE_PAPER = 6  # Multi30k with 3.6 times that rate: 4+4 and 6+6 layers learn, 12+12 do not (docs/ablations.md)
+HIGHEST_RATE = 4  # times equation 3's peak for the warm-up of the paper, likewise, up to this depth:
+USUAL_DEPTH = 4  # with 3.6 times that rate 4+4 layers learn, 6+6 only slowly, 12+12 do not (docs/ablations.md)
 LOW_RATE = 0.1  # times equation 3's peak for the warm-up of the paper, or of the recipe if that is longer
 WARM_UP_OF_THE_PAPER = 4000
 
@@ -344,7 +342,7 @@ def _findings_of_rate(plan: Plan) -> Iterator[Finding]:
         return
     noam = config.d_model**-0.5 * max(1, warm_up) ** -0.5
     paper = config.d_model**-0.5 * max(WARM_UP_OF_THE_PAPER, warm_up) ** -0.5
-    shallow = min(1.0, DEPTH_OF_THE_PAPER / max(config.encoder_layers, config.decoder_layers))
+    shallow = min(1.0, USUAL_DEPTH / max(config.encoder_layers, config.decoder_layers))
     for limit, peak, what in (
         (HIGH_RATE, noam, "this model and warm-up"),
         (HIGHEST_RATE * shallow, paper, f"this model and a warm-up of {WARM_UP_OF_THE_PAPER:,} steps"),
