@@ -16,8 +16,7 @@ from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
 from .finished import FinishedHypothesis, best, end_of, kept_by
-from .onnx_search import WITHOUT_EFFECT
-from .search_settings import SearchSettings
+from .search_settings import SearchSettings, asks_for_nothing
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
 PATIENCE = (2, 4, 8, 16, 64)
@@ -33,13 +32,6 @@ OF_GREEDY_SEARCH = {
     *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
 }
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
-NEUTRAL = {
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"), 0),
-    **dict.fromkeys(("min_length", "min_new_tokens"), 0),
-}
-"""Values that ask for nothing. Elsewhere a 0 may be a token."""
-
 
 NOTHING = [-math.inf]  # of hypotheses that do not matter
 
@@ -82,11 +74,10 @@ SINUSOIDS = 4096  # rows of the table that an export has for sinusoidal position
 def check_search(settings: SearchSettings) -> None:
     """Raise an EngineError that names a setting which CTranslate2 does not follow exactly."""
     given = {name for config in settings.configs for name in config.to_diff_dict()} | settings.generation.keys()
-    served = OF_ANY_SEARCH | WITHOUT_EFFECT | (OF_GREEDY_SEARCH if settings.num_beams == 1 else set())
+    served = OF_ANY_SEARCH | (OF_GREEDY_SEARCH if settings.num_beams == 1 else set())
     for name in sorted(given - served):
         value = settings.of(name)
-        asks_for_nothing = value is None or value is False or name.startswith("_")
-        if asks_for_nothing or NEUTRAL.get(name) == value:
+        if asks_for_nothing(name, value):
             continue
         beams = f" with num_beams={settings.num_beams}" if name in OF_GREEDY_SEARCH else ""
         raise EngineError(f"{name} ({value}) cannot be followed exactly by CTranslate2{beams}: use the run itself")

@@ -33,7 +33,7 @@ class OnnxEngine:
         self.positions: int | None = graphs.sizes.get("max_position_embeddings")
 
     def check(self, settings: SearchSettings) -> None:
-        search_of(settings, [], 0)
+        check_search(settings)
 
     def search(
         self,
@@ -64,6 +64,11 @@ class OnnxEngine:
             for place, row in zip(batch, each.tolist(), strict=True):
                 found[place] = row[: len(targets[place])]
         return found
+
+
+def check_search(settings: SearchSettings) -> None:
+    """Raise an EngineError that names a setting which the search over ONNX graphs does not follow."""
+    search_of(settings, [], 0)
 
 
 def search_of(settings: SearchSettings, numbers: Sequence[int], forced: int, suppressed: Sequence[int] = ()) -> Search:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
+from .search_settings import asks_for_nothing
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 
@@ -29,11 +30,6 @@ FOLLOWED = {
     *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
 }
 """Keys of the generation config that the search does what they ask for."""
-WITHOUT_EFFECT = {
-    *("bos_token_id", "use_cache", "alignment", "transformers_version", "temperature", "top_k", "top_p", "typical_p"),
-    *("min_p", "epsilon_cutoff", "eta_cutoff", "top_h"),
-}
-"""Keys that change nothing in a search that draws no samples."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +122,7 @@ class Search:
 
 def refuse_others(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
-        asks_for_nothing = value is False or name.startswith("_") or name in WITHOUT_EFFECT
-        neutral = name in ("repetition_penalty", "encoder_repetition_penalty") and value == 1.0
-        neutral |= name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty") and not value
-        neutral |= name in ("num_beam_groups",) and value == 1
-        if not (name in FOLLOWED or asks_for_nothing or neutral):
+        if not (name in FOLLOWED or asks_for_nothing(name, value)):
             raise EngineError(f"{name} ({value!r}) is not done by the search over ONNX graphs: leave it out")
     words = settings.get("bad_words_ids") or ()
     if any(len(word) != 1 for word in words):

@@ -9,6 +9,25 @@ from transformers import GenerationConfig
 from ..models.generation_vanilla import GNMTLengthPenalty
 from .sampling import NO_EFFECT, WARPERS, SeededSampling, seed_of
 
+WITHOUT_EFFECT = {
+    *("bos_token_id", "use_cache", "alignment", "transformers_version", "temperature", "top_k", "top_p", "typical_p"),
+    *("min_p", "epsilon_cutoff", "eta_cutoff", "top_h"),
+}
+"""Keys that change nothing in a search that draws no samples."""
+
+NEUTRAL = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"), 0),
+    **dict.fromkeys(("min_length", "min_new_tokens"), 0),
+}
+"""Values that ask for nothing. Elsewhere a 0 may be a token."""
+
+
+def asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether a search that draws no samples may pass over a setting which it does not know."""
+    is_off = value is None or value is False or NEUTRAL.get(name) == value
+    return is_off or name.startswith("_") or name in WITHOUT_EFFECT
+
 
 class SearchSettings:
     """What holds for the searches of one call: its options, else those of its generation config, else the model's."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from ..inference.onnx_engine import search_of
+from ..inference.onnx_engine import check_search
 from ..inference.onnx_search import DECODER, ENCODER
 from ..run_directory import GENERATION_CONFIG, MODEL_CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from .errors import InteropError
@@ -57,7 +57,7 @@ def export(run: Path, output: Path, *, quantization: str | None = None) -> None:
     if quantization not in QUANTIZATIONS:
         raise InteropError(f"quantization {quantization!r}: --to onnx has {' and '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
-    refuse_other_searches(lambda settings: search_of(settings, [], 0), model.generation_config)
+    refuse_other_searches(check_search, model.generation_config)
     write_graphs(model, output, in_eight_bits=quantization == "int8")
     for name in COPIED:
         if (run / name).is_file():

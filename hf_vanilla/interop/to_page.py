@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..inference.alignments import AttentionMap
-from ..inference.onnx_engine import search_of
+from ..inference.onnx_engine import check_search
 from ..inference.onnx_search import USUAL_NEW_TOKENS, Search
 from ..inference.translator import MAX_SOURCE_LENGTH
 from ..pages import rendered
@@ -57,7 +57,7 @@ def export(
     if quantization not in QUANTIZATIONS:
         raise InteropError(f"quantization {quantization!r}: --to page has {' and '.join(QUANTIZATIONS)}")
     model = AutoModelForSeq2SeqLM.from_pretrained(run, dtype=torch.float32).eval()
-    refuse_other_searches(lambda settings: search_of(settings, [], 0), model.generation_config)
+    refuse_other_searches(check_search, model.generation_config)
     tokenizer = AutoTokenizer.from_pretrained(run)
     write_page(model, tokenizer, output, title=title or run.resolve().name, in_eight_bits=quantization == "int8")
     add_engine(output, engine)
