@@ -1,5 +1,6 @@
 """One attention map as a picture: the heat map of Bahdanau et al. (2015), figure 3. Needs the extra `plots`."""
 
+import io
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..data.errors import InvalidDataError
+from ..files import opened_whole
 from ..inference.alignments import Row
 from .attention import Attention
 from .reading import Kind
@@ -48,7 +50,6 @@ def draw_figure(
     if row == "input" and kind != "encoder":
         rows = list(map(str, attention.read_tokens))
         title = f"{title}, at the position that reads the target token"
-    partial = picture.with_name(f"{picture.stem}.partial{picture.suffix}")
     settings: dict[Any, Any] = {
         "font.family": fonts or ["sans-serif"],
         "svg.fonttype": "path",
@@ -59,10 +60,8 @@ def draw_figure(
         figure = heat_map(pyplot, weights, rows, columns, title)
         no_date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(picture.suffix)  # the same each time
         try:
-            figure.savefig(partial, bbox_inches="tight", dpi=150, metadata=no_date)
-            partial.replace(picture)
+            save_figure(figure, picture, bbox_inches="tight", metadata=no_date)
         finally:
-            partial.unlink(missing_ok=True)
             pyplot.close(figure)
     warn_of_glyphs(found)
     return picture
@@ -119,3 +118,11 @@ def warn_of_glyphs(found: list[warnings.WarningMessage]) -> None:
             f"one of their script ({', '.join(FONTS)})",
             stacklevel=3,
         )
+
+
+def save_figure(figure: Any, file: Path, **options: Any) -> None:
+    """As the format that the name ends in, all of it or nothing."""
+    content = io.BytesIO()
+    figure.savefig(content, format=file.suffix.removeprefix(".").lower(), dpi=150, **options)
+    with opened_whole(file) as stream:
+        stream.write(content.getvalue())

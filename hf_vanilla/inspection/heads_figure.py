@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .figure import save_figure
 from .heads import Curves, HeadReport
 from .masking import Head
 from .reading import KINDS
@@ -40,10 +41,9 @@ def draw_heads(report: HeadReport, file: Path) -> Path:
     figure.colorbar(picture, ax=list(axes[0, : len(kinds)]), label="change of the loss without the head", shrink=0.8)
     if report.curves is not None:
         draw_curves(axes[0, -1], report.curves)
-    partial = file.with_name(f"{file.stem}.partial{file.suffix}")
-    figure.savefig(partial, dpi=150)
+    save_figure(figure, file)
     pyplot.close(figure)
-    return partial.replace(file)
+    return file
 
 
 def draw_kind(axis: Any, report: HeadReport, kind: Any, limit: float) -> Any:

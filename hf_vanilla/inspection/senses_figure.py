@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from .figure import save_figure
 from .senses import SensesReport
 
 
@@ -31,7 +32,6 @@ def draw_senses(report: SensesReport, file: Path) -> Path:
     labels = ", ".join(report.labels)
     axis.set_title(f"{report.word}: {labels}".replace("$", r"\$"), fontsize=10)
     axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=2, frameon=False)
-    partial = file.with_name(f"{file.stem}.partial{file.suffix}")
-    figure.savefig(partial, dpi=150)
+    save_figure(figure, file)
     pyplot.close(figure)
-    return partial.replace(file)
+    return file
