@@ -13,7 +13,7 @@ A source is a list of spoken forms ("noon and then three pounds"), its target wh
   lists with seen and with unseen combinations, by length.
 
 Each training takes about 10 minutes on one core (`combinations` 20), and is an ordinary run: the same command goes on
-where it was stopped. In OUTPUT there are then result.json, result.md and, for `length`, result.svg.
+where it was stopped. In OUTPUT there are then result.json, result.md and result.svg.
 """
 
 import argparse
@@ -166,7 +166,6 @@ def length(output: Path, sizes: Sizes, longest: int = LONGEST) -> list[Row]:
         for items in range(1, longest + 1):
             pairs = list(lists("test", [items], sizes.tests, seed=items))
             rows.append(measured(translator, positions, items, pairs))
-    draw(rows, output / "result.svg")
     return rows
 
 
@@ -176,7 +175,7 @@ def combinations(output: Path, sizes: Sizes) -> list[Row]:
     for name, unseen in (("seen", False), ("unseen", True)):
         for items in range(1, TRAINED_ITEMS + 2):
             pairs = list(lists("test", [items], sizes.tests, seed=items, unseen=unseen))
-            rows.append(measured(translator, name, items, pairs))
+            rows.append(measured(translator, f"{name} combinations", items, pairs))
     return rows
 
 
@@ -196,6 +195,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     for axes, title in ((losses, "loss for each token"), (matches, "exact matches in %")):
         axes.axvline(TRAINED_ITEMS + 0.5, color="grey", linestyle=":")
         axes.set(xlabel=f"items of a list (trained on up to {TRAINED_ITEMS})", title=title)
+        axes.set_xticks(range(1, max(row.items for row in rows) + 1))
         axes.legend()
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
@@ -222,6 +222,7 @@ def main() -> None:
     rows = length(given.output, sizes) if given.what == "length" else combinations(given.output, sizes)
     write_whole(given.output / "result.json", json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     write_whole(given.output / "result.md", table(rows))
+    draw(rows, given.output / "result.svg")
     print(table(rows), end="")
 
 

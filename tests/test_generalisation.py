@@ -58,7 +58,7 @@ def test_a_very_short_one_leaves_its_tables(
     printed = capsys.readouterr().out
     assert printed == (tmp_path / "result.md").read_text()
     assert printed.count("\n") == rows + 2
-    assert (tmp_path / "result.svg").exists() == (what == "length")
+    assert "<svg" in (tmp_path / "result.svg").read_text()
     monkeypatch.setattr(script, "subprocess", None)  # nothing is trained again
     script.main()
     assert json.loads((tmp_path / "result.json").read_text()) == found

@@ -31,14 +31,29 @@ def logits_at_once(device: torch.device, on_cpu: int = CPU_LOGITS) -> int:
     return on_cpu if device.type == "cpu" else ACCELERATOR_LOGITS
 
 
+def distance_of_halves(logits: Tensor, counts: Tensor) -> Tensor:
+    """
+    R-Drop (Liang et al., 2021): how far apart the same tokens are predicted with different dropout.
+
+    The sum over tokens of (KL(p || q) + KL(q || p)) / 2, where p and q are softmax of the first and of the second half.
+
+    Args:
+        logits: (2 L, N), L tokens and the same once more.
+        counts: (2 L,), 0 for tokens that do not count.
+    """
+    first, second = logits.log_softmax(-1).chunk(2)
+    distances = ((first.exp() - second.exp()) * (first - second)).sum(-1)
+    return (distances * counts.chunk(2)[0]).sum() / 2
+
+
 def projected_cross_entropy(
-    states: Tensor, weight: Tensor, labels: Tensor, ignored: int, label_smoothing: float = 0.0
+    states: Tensor, weight: Tensor, labels: Tensor, ignored: int, label_smoothing: float = 0.0, r_drop: float = 0.0
 ) -> Tensor:
     """
     The sum over all labels of the cross-entropy of softmax(states weight^T).
 
-    Equal, but for rounding, to `cross_entropy(states @ weight.T, labels, reduction="sum")`. Under autocast, products
-    are computed in autocast's dtype.
+    Equal, but for rounding, to `cross_entropy(states @ weight.T, labels, reduction="sum")`, and r_drop times
+    `distance_of_halves`. Under autocast, products are computed in autocast's dtype.
 
     Args:
         states: (L, D), the decoder's last states.
@@ -46,10 +61,11 @@ def projected_cross_entropy(
         labels: (L,), the correct tokens.
         ignored: The label of positions that do not count.
         label_smoothing: How much of the target probability is spread over all tokens.
+        r_drop: If not 0, the second half of the tokens is the first once more.
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    options = ignored, label_smoothing, dtype, torch.is_grad_enabled()
+    options = ignored, label_smoothing, r_drop, dtype, torch.is_grad_enabled()
     loss: Tensor = _ProjectedCrossEntropy.apply(states, weight, labels, *options)
     return loss
 
@@ -75,7 +91,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             )
         states_gradient, weight_gradient = (saved * gradients[0] for saved in ctx.saved_tensors)
         states_dtype, weight_dtype = ctx.dtypes
-        return states_gradient.to(states_dtype), weight_gradient.to(weight_dtype), None, None, None, None, None
+        return states_gradient.to(states_dtype), weight_gradient.to(weight_dtype), *[None] * 6
 
 
 def _chunk_by_chunk(
@@ -84,6 +100,7 @@ def _chunk_by_chunk(
     labels: Tensor,
     ignored: int,
     label_smoothing: float,
+    r_drop: float,
     dtype: torch.dtype,
     needs_gradients: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,29 +119,56 @@ def _chunk_by_chunk(
     term of the gradient does not depend on the logits; it is added after the loop, for all tokens in one operation.
     """
     exact = torch.promote_types(dtype, torch.float32)
-    counts = labels.ne(ignored)[:, None]
-    targets = labels.clamp(min=0)[:, None]
-    states, weight = states.to(dtype) * counts, (weight - weight.mean(0)).to(dtype)
+    copies = 2 if r_drop else 1
+    counts = labels.ne(ignored).view(copies, -1, 1)
+    targets = labels.clamp(min=0).view(copies, -1, 1)
+    states, weight = states.to(dtype).view(*counts.shape[:2], -1) * counts, (weight - weight.mean(0)).to(dtype)
     states_gradient = torch.empty_like(states)
     weight_gradient = torch.zeros_like(weight, dtype=exact)
-    size = max(1, logits_at_once(states.device) // len(weight))
+    size = max(1, logits_at_once(states.device) // (copies * len(weight)))
     with torch.autocast(states.device.type, enabled=False):
         loss = states.new_zeros((), dtype=exact)
-        for start in range(0, len(states), size):
-            chunk = slice(start, start + size)
+        for start in range(0, states.shape[1], size):
+            chunk = (slice(None), slice(start, start + size))
             logits = states[chunk] @ weight.T
             probabilities = logits.softmax(-1)
             # log(sum) from the largest probability, exp(largest logit) / sum: unlike the others it is never close to 0.
             log_sum = logits.amax(-1, True).to(exact) - probabilities.amax(-1, True).to(exact).log()
             right = logits.gather(-1, targets[chunk]).to(exact)
             loss += ((log_sum - (1 - label_smoothing) * right) * counts[chunk]).sum()
+            if r_drop:
+                distances, distance_gradient = _distances(logits, log_sum, probabilities)
+                loss += r_drop / 2 * (distances * counts[chunk][0]).sum()
             if needs_gradients:
                 right_gradient = torch.full_like(right, label_smoothing - 1, dtype=dtype)
                 gradient = probabilities.scatter_add_(-1, targets[chunk], right_gradient)
-                torch.mm(gradient, weight, out=states_gradient[chunk])
-                weight_gradient += gradient.T @ states[chunk]
-    weight_gradient -= label_smoothing / len(weight) * states.sum(0, dtype=exact)
-    return loss, states_gradient * counts, weight_gradient
+                if r_drop:
+                    gradient.add_(distance_gradient, alpha=r_drop / 2)
+                states_gradient[chunk] = gradient @ weight
+                weight_gradient += gradient.flatten(0, 1).T @ states[chunk].flatten(0, 1)
+    weight_gradient -= label_smoothing / len(weight) * states.sum((0, 1), dtype=exact)
+    return loss, (states_gradient * counts).flatten(0, 1), weight_gradient
+
+
+def _distances(logits: Tensor, log_sum: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    KL(p || q) + KL(q || p) of each token, and its gradient for the logits of which p and q are the softmax.
+
+    The gradient of KL(p || q) is p (log p / q - KL(p || q)) for the logits of p, and q - p for those of q.
+
+    Args:
+        logits: (2, L, N), those of p and of q.
+        log_sum: (2, L, 1), the logarithm of the sum of their exponentials.
+        probabilities: (2, L, N), p and q.
+    """
+    p, q = probabilities
+    ratio = logits[0] - logits[1] - (log_sum[0] - log_sum[1]).to(logits.dtype)
+    of_p = (p * ratio).sum(-1, True, dtype=log_sum.dtype)
+    of_q = -(q * ratio).sum(-1, True, dtype=log_sum.dtype)
+    gradient = torch.empty_like(probabilities)
+    torch.mul(p, ratio + (1 - of_p).to(p.dtype), out=gradient[0]).sub_(q)
+    torch.mul(q, (1 - of_q).to(q.dtype) - ratio, out=gradient[1]).sub_(p)
+    return of_p + of_q, gradient
 
 
 # Names of operators are global, but this module may exist several times in a process: installed, and with every model
@@ -141,6 +185,7 @@ def _shapes_and_types(
     labels: Tensor,
     ignored: int,
     label_smoothing: float,
+    r_drop: float,
     dtype: torch.dtype,
     needs_gradients: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,4 +197,4 @@ def _shapes_and_types(
     )
 
 
-__all__ = ["logits_at_once", "projected_cross_entropy"]
+__all__ = ["distance_of_halves", "logits_at_once", "projected_cross_entropy"]

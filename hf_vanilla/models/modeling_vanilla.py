@@ -36,7 +36,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import VanillaGenerationMixin
 from .kernels_vanilla import is_plain_linear
-from .loss_vanilla import projected_cross_entropy
+from .loss_vanilla import distance_of_halves, projected_cross_entropy
 
 IGNORED = -100  # the label of a position that the loss leaves out, as everywhere in transformers
 
@@ -551,6 +551,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
         skip_logits: bool = False,
+        r_drop: float = 0.0,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
@@ -562,6 +563,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
                 batches: what the sum of losses is divided by. The number of labels here if not given.
             skip_logits: With labels, return no logits. If `lm_head` is an ordinary linear layer without bias, the loss
                 then takes much less memory and time, because the logits of the whole batch never exist.
+            r_drop: If not 0, the second half of the batch is the first once more, and the loss also has this weight
+                times the distance between what is predicted for the two with different dropout (Liang et al., 2021).
 
         The other arguments are those of `VanillaModel.forward`.
         """
@@ -588,24 +591,31 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, VanillaGenerationM
         skip_logits = skip_logits and labels is not None
         is_fused = skip_logits and is_plain_linear(self.lm_head) and self.lm_head.bias is None
         logits = None if is_fused else self.lm_head(hidden_states)  # (B, T, D) -> (B, T, N)
-        loss = None if labels is None else self._loss(hidden_states, logits, labels, num_items_in_batch)
+        loss = None if labels is None else self._loss(hidden_states, logits, labels, num_items_in_batch, r_drop)
         states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=None if skip_logits else logits, **states)
 
     def _loss(
-        self, hidden_states: Tensor, logits: Tensor | None, labels: Tensor, num_items_in_batch: int | Tensor | None
+        self,
+        hidden_states: Tensor,
+        logits: Tensor | None,
+        labels: Tensor,
+        num_items_in_batch: int | Tensor | None,
+        r_drop: float,
     ) -> Tensor:
         """Cross-entropy; in training against the smoothed target (5.4): 1 - eps, and eps spread over all tokens."""
         labels = labels.flatten().to(hidden_states.device)
         smoothing = self.config.label_smoothing if self.training else 0.0
         if logits is None:
             weight = self.lm_head.weight
-            total = projected_cross_entropy(hidden_states.flatten(0, 1), weight, labels, IGNORED, smoothing)
+            total = projected_cross_entropy(hidden_states.flatten(0, 1), weight, labels, IGNORED, smoothing, r_drop)
         else:
             logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
             total = nn.functional.cross_entropy(
                 logits, labels.to(logits.device), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
             )
+            if r_drop:
+                total = total + r_drop * distance_of_halves(logits, labels.ne(IGNORED))
         return total / (labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
 
 

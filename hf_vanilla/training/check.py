@@ -36,6 +36,7 @@ from .origin import completed
 from .preparation import Prepared, prepare
 from .recipe import Recipe
 from .run import new_model
+from .trainer import for_training
 
 TIMED_STEPS = 3
 BYTES_OF_A_WEIGHT, BYTES_OF_ITS_ADAM = 4, 8
@@ -219,7 +220,7 @@ def _measured(plan: Plan) -> dict[str, Any]:
         started = time.perf_counter()
         inputs = {name: tensor.to(device) for name, tensor in collate([plan.examples[key] for key in keys]).items()}
         with torch.autocast(device.type, torch.bfloat16, enabled=plan.arguments.bf16):
-            model(**inputs, skip_logits=True).loss.backward()
+            model(**for_training(inputs, plan.recipe.training.r_drop)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if device.type == "cuda":

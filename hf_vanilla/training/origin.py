@@ -38,7 +38,7 @@ from ..weights import (
     shapes_of,
 )
 from .options import REFUSED_MODEL, refused_in_generation
-from .recipe import Recipe, RecipeError, check_positions
+from .recipe import Recipe, RecipeError, check_with_model
 
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, WEIGHTS)
 
@@ -89,7 +89,7 @@ def completed(recipe: Recipe, run: Path) -> Recipe:
     _refuse_other_functions(recipe, config)
     given = {key: value for key, value in recipe.model.items() if value is not None}
     model = {key: getattr(config, key) for key in ARCHITECTURE if hasattr(config, key)} | given
-    check_positions(recipe.data, model)
+    check_with_model(recipe.data, recipe.training, model)
     tokenizer = replace(recipe.tokenizer, vocab_size=config.vocab_size)
     return replace(recipe, model=model, tokenizer=tokenizer, generation=_search(recipe, origin))
 

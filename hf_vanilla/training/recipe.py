@@ -1,5 +1,6 @@
 """Reads a recipe: a YAML file and overrides become one checked, read-only object."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -55,6 +56,7 @@ class TrainingSection:
     sample_translations: int = 3
     bleu_tokenize: str = "13a"
     metrics: tuple[str, ...] = ("bleu", "chrf", "exact_match", "character_error_rate")
+    r_drop: float = 0.0  # the weight of the distance between two passes with different dropout; a step costs twice
     group_references: bool = False  # score a source that occurs several times once, against all of its targets
 
 
@@ -218,7 +220,7 @@ def _checked_recipe(recipe: dict[str, dict[str, Any]], places: Places) -> Recipe
     _check_numbers(data, tokenizer, training)
     model = _model(sections["model"], model_from is None)
     if model_from is None:
-        check_positions(data, model)
+        check_with_model(data, training, model)
     return Recipe(
         data=data,
         tokenizer=tokenizer,
@@ -305,6 +307,8 @@ def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: Tra
         raise RecipeError(f"tokenizer.dropout: {tokenizer.dropout} must be at least 0 and less than 1")
     if tokenizer.dropout and tokenizer.kind != "bpe":
         raise RecipeError(f"tokenizer.dropout: {tokenizer.dropout} needs tokenizer.kind: bpe")
+    if not 0 <= training.r_drop < math.inf:
+        raise RecipeError(f"training.r_drop: {training.r_drop} must be at least 0, and finite; 5 is usual")
     longest = max(data.max_source_length, data.max_target_length)
     if longest > training.max_tokens:
         raise RecipeError(
@@ -313,7 +317,8 @@ def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: Tra
         )
 
 
-def check_positions(data: DataSection, model: dict[str, Any]) -> None:
+def check_with_model(data: DataSection, training: TrainingSection, model: dict[str, Any]) -> None:
+    """What only a whole model can tell, be it described in the recipe or there already."""
     config = VanillaConfig(**model)
     for name in ("max_source_length", "max_target_length"):
         length = getattr(data, name)
@@ -322,6 +327,8 @@ def check_positions(data: DataSection, model: dict[str, Any]) -> None:
                 f"data.{name}: {length} is more than the model's learned positions: lower it, or raise "
                 f"model.max_position_embeddings ({config.max_position_embeddings})"
             )
+    if training.r_drop and not (config.dropout or config.attention_dropout or config.activation_dropout):
+        raise RecipeError(f"training.r_drop: {training.r_drop:g} has no effect without dropout: set model.dropout")
 
 
 def _model(section: dict[str, Any], is_whole: bool) -> dict[str, Any]:

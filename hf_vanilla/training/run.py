@@ -176,6 +176,7 @@ def make_trainer(
         train_batches=train_batches,
         eval_batches=batches(eval_pairs.lengths, per_step=processes, shuffle=False),
         validate=validate,
+        r_drop=section.r_drop,
     )
     trainer.remove_callback(PrinterCallback)  # it prints on stdout, where the report goes
     return trainer

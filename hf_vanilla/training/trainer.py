@@ -47,6 +47,14 @@ def without_autocast(model: PreTrainedModel) -> Iterator[None]:
             model.forward = forward
 
 
+def for_training(inputs: Mapping[str, torch.Tensor], r_drop: float) -> dict[str, Any]:
+    """What the model gets for the loss of a batch: no logits are wanted, and for R-Drop each pair is there twice."""
+    if not r_drop:
+        return {**inputs, "skip_logits": True}
+    twice = {name: torch.cat((part, part)) for name, part in inputs.items()}
+    return {**twice, "skip_logits": True, "r_drop": r_drop}
+
+
 class VanillaTrainer(Seq2SeqTrainer):
     """
     Seq2SeqTrainer with token-budget batches, validation by translating, checkpoints that are complete or not there, the
@@ -56,6 +64,8 @@ class VanillaTrainer(Seq2SeqTrainer):
         train_batches: The batches of an epoch of `train_dataset`.
         eval_batches: The same for `eval_dataset`.
         validate: Translates with the model and returns scores, which are logged next to the validation loss.
+        r_drop: If not 0, each batch is read twice, with different dropout, and this is the weight of the distance
+            between what is predicted (Liang et al., 2021).
     """
 
     def __init__(
@@ -64,12 +74,14 @@ class VanillaTrainer(Seq2SeqTrainer):
         train_batches: TokenBudgetBatches,
         eval_batches: TokenBudgetBatches,
         validate: Validate,
+        r_drop: float = 0.0,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.train_batches = train_batches
         self.eval_batches = eval_batches
         self.validate = validate
+        self.r_drop = r_drop
         self.target_tokens: torch.Tensor | int = 0
         self.last_log = time.perf_counter()
         self.run = Path(self.args.output_dir)
@@ -131,8 +143,12 @@ class VanillaTrainer(Seq2SeqTrainer):
         self.target_tokens = self.target_tokens + (inputs["labels"] != IGNORED).sum()  # stays on the device
         return super().training_step(model, inputs, num_items_in_batch)
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return super().compute_loss(model, {**inputs, "skip_logits": True}, *args, **kwargs)
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if self.r_drop and num_items_in_batch is not None:
+            num_items_in_batch = 2 * num_items_in_batch
+        return super().compute_loss(model, for_training(inputs, self.r_drop), return_outputs, num_items_in_batch)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save into a folder aside, then replace the files of the run directory by the complete ones."""

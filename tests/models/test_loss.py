@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_vanilla import VanillaForConditionalGeneration
 from hf_vanilla.models import loss_vanilla
 from hf_vanilla.models.kernels_vanilla import is_plain_linear
-from hf_vanilla.models.loss_vanilla import logits_at_once, projected_cross_entropy
+from hf_vanilla.models.loss_vanilla import distance_of_halves, logits_at_once, projected_cross_entropy
 
 MakeModel = Callable[..., VanillaForConditionalGeneration]
 
@@ -101,6 +101,58 @@ def test_second_derivatives_are_refused_instead_of_being_zero() -> None:
         torch.autograd.grad(loss, states, create_graph=True)
 
 
+def drawn_twice(dtype: torch.dtype = torch.float64, tokens: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+    """States of the same tokens with two kinds of noise, as dropout makes them."""
+    torch.manual_seed(0)
+    states, weight, labels = torch.randn(tokens, 6), torch.randn(11, 6), torch.randint(11, (tokens,))
+    labels[[0, 7]] = IGNORED
+    states = torch.cat((states + 0.4 * torch.randn(tokens, 6), states + 0.4 * torch.randn(tokens, 6)))
+    return states.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), torch.cat((labels, labels))
+
+
+def r_drop_by_pytorch(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float, r_drop: float) -> Tensor:
+    """With PyTorch's own divergence, token by token that counts."""
+    first, second = (half[labels.chunk(2)[0] != IGNORED] for half in (states @ weight.T).log_softmax(-1).chunk(2))
+    divergence = nn.KLDivLoss(reduction="sum", log_target=True)
+    distance = (divergence(first, second) + divergence(second, first)) / 2
+    return from_all_logits(states, weight, labels, smoothing) + r_drop * distance
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("r_drop", [0.5, 5.0])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_r_drop_and_its_gradients_are_pytorchs(r_drop: float, dtype: torch.dtype, tolerance: float) -> None:
+    states, weight, labels = drawn_twice(dtype)
+    expected = with_gradients(r_drop_by_pytorch(states, weight, labels, 0.1, r_drop), states, weight)
+    short = projected_cross_entropy(states, weight, labels, IGNORED, 0.1, r_drop)
+    logits = states @ weight.T
+    plain = from_all_logits(states, weight, labels, 0.1) + r_drop * distance_of_halves(logits, labels.ne(IGNORED))
+    for found in (with_gradients(short, states, weight), with_gradients(plain, states, weight)):
+        for a, b in zip(found, expected, strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()))
+
+
+def test_r_drop_in_bfloat16_is_as_exact_as_with_all_logits() -> None:
+    states, weight, labels = drawn_twice(torch.float32, tokens=200)
+    exact = with_gradients(r_drop_by_pytorch(states.double(), weight.double(), labels, 0.1, 5), states, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1, 5), states, weight)
+        usual = with_gradients(r_drop_by_pytorch(states, weight, labels, 0.1, 5), states, weight)
+    for a, b, truth in zip(found, usual, exact, strict=True):
+        assert (a - truth).norm() <= 1.5 * (b - truth).norm() + 1e-3 * truth.norm()
+
+
+def test_without_any_difference_r_drop_costs_nothing() -> None:
+    states, weight, labels = drawn()
+    twice = torch.cat((states, states)).detach().requires_grad_()
+    once = with_gradients(projected_cross_entropy(states, weight, labels, IGNORED, 0.1), states, weight)
+    found = with_gradients(
+        projected_cross_entropy(twice, weight, torch.cat((labels, labels)), IGNORED, 0.1, 5.0), twice, weight
+    )
+    torch.testing.assert_close(found, [2 * once[0], torch.cat((once[1], once[1])), 2 * once[2]])
+
+
 class LargestTensor(TorchDispatchMode):
     """Sees what every operation returns."""
 
@@ -121,9 +173,10 @@ def test_no_more_than_a_chunk_of_logits_ever_exists(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loss_vanilla, "logits_at_once", lambda device: 20_000)
     states, weight = torch.randn(900, 8, requires_grad=True), torch.randn(1_000, 8, requires_grad=True)
     labels = torch.randint(1_000, (900,))
-    with LargestTensor() as largest:
-        projected_cross_entropy(states, weight, labels, IGNORED, 0.1).backward()
-    assert largest.elements == 20_000
+    for r_drop in (0.0, 5.0):
+        with LargestTensor() as largest:
+            projected_cross_entropy(states, weight, labels, IGNORED, 0.1, r_drop).backward()
+        assert largest.elements == 20_000
     with LargestTensor() as largest:
         from_all_logits(states, weight, labels, 0.1).backward()
     assert largest.elements == 900_000
@@ -154,6 +207,17 @@ def test_a_model_that_skips_logits_has_the_same_loss(
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     with torch.no_grad():
         torch.testing.assert_close(model(**ragged, skip_logits=True).loss, model(**ragged).loss)
+
+
+def test_a_model_that_skips_logits_has_the_same_r_drop(make_model: MakeModel, ragged: dict[str, Tensor]) -> None:
+    model = make_model(dropout=0.3).train()
+    parameters, twice = list(model.parameters()), {name: torch.cat((part, part)) for name, part in ragged.items()}
+    found = []
+    for skip_logits in (True, False):
+        torch.manual_seed(1)
+        loss = model(**twice, skip_logits=skip_logits, r_drop=5.0, num_items_in_batch=17).loss
+        found.append((loss.detach(), *torch.autograd.grad(loss, parameters)))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_without_labels_there_are_logits_all_the_same(make_model: MakeModel, ragged: dict[str, Tensor]) -> None:

@@ -29,7 +29,7 @@ from hf_vanilla.training.options import (
 from hf_vanilla.training.recipe import RecipeError, load_recipe
 from hf_vanilla.training.run import Prepared, make_trainer, new_model, prepare
 from hf_vanilla.training.stopping import StopOnSignal
-from hf_vanilla.training.trainer import VanillaTrainer
+from hf_vanilla.training.trainer import VanillaTrainer, for_training
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = [
@@ -520,3 +520,43 @@ def test_a_search_that_works_is_not_refused(tmp_path: Path) -> None:
         overrides = [f"generation.{option}" for option in search]
         training_arguments(load_recipe(CONFIGS / "quickstart.yaml", overrides), tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_r_drop_costs_what_the_plain_loss_does_where_dropout_changes_nothing(make: Make) -> None:
+    trainer = make("model.dropout=0")
+    inputs = next(iter(trainer.get_train_dataloader()))
+    model, items = trainer.model.train(), torch.tensor(17)
+    losses = []
+    for trainer.r_drop in (0.0, 5.0):
+        loss = trainer.compute_loss(model, dict(inputs), num_items_in_batch=items)
+        losses.append((loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))))
+    torch.testing.assert_close(losses[1], losses[0])
+
+
+def test_r_drop_is_taken_over_two_masks_of_dropout(make: Make) -> None:
+    trainer = make("model.dropout=0.3", "training.r_drop=5")
+    inputs = next(iter(trainer.get_train_dataloader()))
+    torch.manual_seed(1)
+    found = trainer.compute_loss(trainer.model.train(), dict(inputs))
+    torch.manual_seed(1)
+    twice = trainer.model(**{name: torch.cat((part, part)) for name, part in inputs.items()})
+    logits, labels = twice.logits.flatten(0, 1), inputs["labels"].flatten()
+    first, second = (half[labels != -100] for half in logits.log_softmax(-1).chunk(2))
+    divergence = torch.nn.KLDivLoss(reduction="batchmean", log_target=True)
+    distance = (divergence(first, second) + divergence(second, first)) / 2
+    assert distance > 0.01
+    torch.testing.assert_close(found, twice.loss + 5 * distance / 2)
+
+
+def test_r_drop_brings_two_masks_of_dropout_closer(make: Make) -> None:
+    def distance(*overrides: str) -> float:
+        trainer = trained(make("model.dropout=0.3", "training.max_steps=60", "training.learning_rate=0.02", *overrides))
+        inputs = next(iter(trainer.get_train_dataloader()))
+        losses = []
+        for weight in (1e-9, 1.0):
+            torch.manual_seed(1)
+            losses.append(trainer.model.train()(**for_training(inputs, weight)).loss.item())
+        return losses[1] - losses[0]
+
+    a, b = distance("training.r_drop=5"), distance()
+    assert a < 0.5 * b, (a, b)

@@ -375,6 +375,8 @@ def test_the_text_of_a_recipe_is_the_recipe(minimal: Path, tmp_path: Path) -> No
         ("tokenizer.vocab_size=-5", "tokenizer.vocab_size: -5 must be at least 1"),
         ("tokenizer.dropout=1", "tokenizer.dropout: 1.0 must be at least 0 and less than 1"),
         ("training.max_tokens=100", "training.max_tokens: 100 is too few for the longest text"),
+        ("training.r_drop=-1", "training.r_drop: -1.0 must be at least 0, and finite; 5 is usual"),
+        ("training.r_drop=.inf", "training.r_drop: inf must be at least 0, and finite; 5 is usual"),
         ("training.average_checkpoints=0", "training.average_checkpoints: 0 must be at least 1"),
         ("training.early_stopping_patience=0", "training.early_stopping_patience: 0 must be at least 1"),
         ("modle.d_model=3", "'modle.d_model=3': an override is section.key=value"),
@@ -387,6 +389,12 @@ def test_a_mistake_is_one_message_that_names_key_and_value(minimal: Path, overri
     with pytest.raises(RecipeError) as error:
         load_recipe(minimal, [override])
     assert message in str(error.value)
+
+
+def test_r_drop_without_dropout_is_refused(minimal: Path) -> None:
+    with pytest.raises(RecipeError, match=r"training\.r_drop: 5 has no effect without dropout: set model\.dropout"):
+        load_recipe(minimal, ["training.r_drop=5", "model.dropout=0"])
+    assert load_recipe(minimal, ["training.r_drop=5", "model.dropout=0", "model.attention_dropout=0.1"])
 
 
 @pytest.mark.parametrize(
