@@ -138,7 +138,7 @@ def _chunk_by_chunk(
             loss += ((log_sum - (1 - label_smoothing) * right) * counts[chunk]).sum()
             if r_drop:
                 distances, distance_gradient = _distances(logits, log_sum, probabilities)
-                loss += r_drop / 2 * (distances * counts[chunk][0]).sum()
+                loss += r_drop / 2 * distances.sum()  # 0 for tokens that do not count, whose states are 0
             if needs_gradients:
                 right_gradient = torch.full_like(right, label_smoothing - 1, dtype=dtype)
                 gradient = probabilities.scatter_add_(-1, targets[chunk], right_gradient)
