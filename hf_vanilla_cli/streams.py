@@ -117,6 +117,7 @@ def load_translator(run: str | Path, dtype: str, device: str | None, **limits: i
 
     from hf_vanilla import Translator
     from hf_vanilla.inference.exported import is_export
+    from hf_vanilla.memory import leave_out_of_collections
     from hf_vanilla.precision import bfloat16_is_fast
 
     if device and not is_export(run):  # an export computes by itself, and says what it cannot
@@ -126,7 +127,9 @@ def load_translator(run: str | Path, dtype: str, device: str | None, **limits: i
     chosen = ("bfloat16" if bfloat16_is_fast(use_cpu) else "float32") if dtype == "auto" else dtype
     if dtype != "auto" or not is_export(run):  # an export computes in the type that it was made for
         arguments["dtype"] = getattr(torch, chosen)
-    return Translator.from_pretrained(run, **arguments, **limits)
+    translator = Translator.from_pretrained(run, **arguments, **limits)
+    leave_out_of_collections()
+    return translator
 
 
 def check_device(device: str) -> None:

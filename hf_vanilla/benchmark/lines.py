@@ -15,7 +15,7 @@ from ..data.corpus import read_pairs
 from ..inference.batching import batches_by_length, mask_of, padded
 from ..inference.lines import Line, as_line, size_of, texts_of, windows
 from ..inference.translator import Translator
-from ..memory import keep_freed_memory
+from ..memory import keep_freed_memory, leave_out_of_collections
 from ..run_directory import RECIPE
 from ..training.recipe import load_recipe
 from .rounds import Figures, Row, measured_rows
@@ -38,6 +38,7 @@ def from_bytes_to_bytes(run: Path, sources: Sequence[str], dtype: str) -> Figure
     keep_freed_memory()
     translator = Translator.from_pretrained(run, dtype=getattr(torch, dtype))
     source = io.BytesIO("".join(f"{text}\n" for text in sources).encode())
+    leave_out_of_collections()
     translator.translate(sources[:64])
     started, written, first = time.perf_counter(), io.BytesIO(), 1
     for window in windows(source, len):
