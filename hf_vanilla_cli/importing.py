@@ -41,13 +41,13 @@ class CheckpointPath(click.Path):
     is_flag=True,
     help="The texts that the model will get are segmented already, as its toolkit read them: tokens between spaces.",
 )
-def import_(checkpoint: Path, toolkit: Any, output: Path, segmented: bool) -> None:
+def import_(checkpoint: Path, toolkit: str, output: Path, segmented: bool) -> None:
     """
     Make a model directory of CHECKPOINT, a file or its folder, for `translate`, `train` (model.from) and `export`.
 
     Nothing in it is executed. What our model cannot compute exactly is refused.
     """
     with working():
-        from hf_vanilla.interop.imports.frame import import_checkpoint
+        from hf_vanilla.interop.imports.checkpoint import import_checkpoint
 
         import_checkpoint(checkpoint, toolkit, output, segmented)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hf_vanilla.interop.errors import InteropError
-from hf_vanilla.interop.imports.frame import import_checkpoint
+from hf_vanilla.interop.imports.checkpoint import import_checkpoint
 
 DATA = Path(__file__).parent / "data"
 

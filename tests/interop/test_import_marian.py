@@ -12,7 +12,8 @@ from hf_vanilla import Translator
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.export import export
 from hf_vanilla.interop.imports import marian
-from hf_vanilla.interop.imports.frame import assembled, import_checkpoint
+from hf_vanilla.interop.imports.checkpoint import import_checkpoint
+from hf_vanilla.interop.imports.frame import assembled
 from hf_vanilla.interop.imports.output_layer import with_bias
 
 DATA = Path(__file__).parent / "data" / "marian"

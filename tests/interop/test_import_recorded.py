@@ -11,7 +11,8 @@ import warm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla.interop.errors import InteropError
-from hf_vanilla.interop.imports.frame import assembled, import_checkpoint, reader_of
+from hf_vanilla.interop.imports.checkpoint import READERS, import_checkpoint
+from hf_vanilla.interop.imports.frame import assembled
 from hf_vanilla.interop.imports.vocabularies import Vocabulary
 
 DATA = Path(__file__).parent / "data"
@@ -70,7 +71,7 @@ def test_ids_are_those_of_the_toolkit(name: str, tmp_path: Path) -> None:
     [("joeynmt_pre_tied", True), ("fairseq_post_sinusoidal_tied", True), ("fairseq_two_dictionaries", False)],
 )
 def test_one_vocabulary_keeps_one_matrix(name: str, is_tied: bool) -> None:
-    found = reader_of(toolkit_of(name))(DATA / name, False)
+    found = READERS[toolkit_of(name)](DATA / name, False)
     assert assembled(found).config.tie_word_embeddings is is_tied
 
 

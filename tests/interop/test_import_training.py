@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from hf_vanilla.interop.imports.frame import import_checkpoint
+from hf_vanilla.interop.imports.checkpoint import import_checkpoint
 from hf_vanilla.training.origin import completed, load_weights, new_origin, tokenizer_of
 from hf_vanilla.training.recipe import load_recipe
 from hf_vanilla.training.run import new_model

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.imports import fairseq
-from hf_vanilla.interop.imports.frame import assembled, import_checkpoint
+from hf_vanilla.interop.imports.checkpoint import import_checkpoint
+from hf_vanilla.interop.imports.frame import assembled
 from hf_vanilla.interop.imports.sentencepiece_model import NORMAL, UNUSED, SentencePieces, restricted
 from hf_vanilla.interop.imports.vocabularies import Vocabulary
 from hf_vanilla_cli import main

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from hf_vanilla import VanillaForConditionalGeneration as Model
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.imports import torch_transformer
-from hf_vanilla.interop.imports.frame import assembled, import_checkpoint
+from hf_vanilla.interop.imports.checkpoint import import_checkpoint
+from hf_vanilla.interop.imports.frame import assembled
 from hf_vanilla.interop.to_torch import export
 
 MakeRun = Callable[..., tuple[Path, Model]]

@@ -1,5 +1,5 @@
 """
-From what a toolkit saved to a run directory: an ordinary Hugging Face model directory with our code and a tokenizer.
+From what a toolkit saved to our model.
 
 Each toolkit's file says in a `Foreign` what was found, in our names. Where the toolkit has an output bias, other tokens
 for source and target, or another scale of embeddings, that is written into the matrices (output_layer.py): what is
@@ -8,25 +8,20 @@ imported has the same logits.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from ...files import new_folder
-from ...messages import say
 from ...models.configuration_vanilla import VanillaConfig
 from ...models.modeling_vanilla import VanillaForConditionalGeneration
 from ..errors import InteropError
-from ..plain_tokenizer import save_tokenizer
 from .output_layer import ABSENT, with_bias
 
-Toolkit = Literal["joeynmt", "fairseq", "torch", "marian"]
 ENCODER, DECODER, OUTPUT = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -62,38 +57,6 @@ class Foreign:
     source_ids: list[int] | None = None
     target_ids: list[int] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
-
-
-def import_checkpoint(
-    checkpoint: Path, toolkit: Toolkit, output: Path, segmented: bool = False
-) -> VanillaForConditionalGeneration:
-    """
-    Write a checkpoint as a run directory: all of it, or nothing.
-
-    Args:
-        segmented: The texts that the model will get are segmented already, as its toolkit read them.
-    """
-    with new_folder(output) as folder:
-        found = reader_of(toolkit)(checkpoint, segmented)
-        model = assembled(found)
-        model.float().save_pretrained(folder, max_shard_size="1000GB")
-        save_tokenizer(found.tokenizer, folder)
-    config = model.config
-    tied = "one matrix of embeddings" if config.tie_word_embeddings else "three matrices of embeddings"
-    say(f"imported {model.num_parameters():,} parameters, {config.vocab_size:,} tokens, {tied}, into {output}")
-    return model
-
-
-def reader_of(toolkit: Toolkit) -> Callable[[Path, bool], Foreign]:
-    from . import fairseq, joeynmt, marian, torch_transformer
-
-    readers = {
-        "joeynmt": joeynmt.read,
-        "fairseq": fairseq.read,
-        "torch": torch_transformer.read,
-        "marian": marian.read,
-    }
-    return readers[toolkit]
 
 
 @torch.no_grad()
