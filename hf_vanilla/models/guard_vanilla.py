@@ -17,11 +17,15 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
+    ForcedEOSTokenLogitsProcessor,
     GenerateBeamEncoderDecoderOutput,
+    LogitNormalization,
     LogitsProcessorList,
     MaxLengthCriteria,
+    NoBadWordsLogitsProcessor,
     StoppingCriteriaList,
     SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
 )
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils.output_capturing import capture_outputs
@@ -36,7 +40,8 @@ SERVED = {
     "alignment",  # read by others, after the search
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
-    *("decoder_input_ids", "decoder_attention_mask", "begin_suppress_tokens"),
+    *("decoder_input_ids", "decoder_attention_mask", "begin_suppress_tokens", "suppress_tokens", "bad_words_ids"),
+    *("forced_eos_token_id", "renormalize_logits"),
 }
 """Arguments of `generate()` and keys of the generation config that our search follows, or that do not concern it."""
 
@@ -77,7 +82,9 @@ def has_enough_continuations(model: Any, settings: dict[str, Any]) -> bool:
     """Of the start token alone: beam search wants this many candidates at each step, also at the first."""
     eos = settings["eos_token_id"]
     number = len(eos) if isinstance(eos, list) else 1
-    left = model.config.vocab_size - len(set(settings.get("begin_suppress_tokens") or ()))
+    words = [word[0] for word in settings.get("bad_words_ids") or () if len(word) == 1]
+    suppressed = (*(settings.get("begin_suppress_tokens") or ()), *(settings.get("suppress_tokens") or ()), *words)
+    left = model.config.vocab_size - len(set(suppressed))
     return left >= (1 + number) * (settings.get("num_beams") or 1)
 
 
@@ -225,7 +232,7 @@ def our_search(
     names = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
     options = {name: getattr(config, name) for name in names}
     options |= {"max_new_tokens": config.max_length - prefix.shape[1], "is_scored": is_scored}
-    options["suppressed_first"] = suppressed_first(logits_processor, prefix, model.config.vocab_size)
+    options |= asked_of_tokens(logits_processor, prefix, model.config.vocab_size, options["max_new_tokens"])
     search = Search(prefix, longest - prefix.shape[1], eos, fill, **options)
     decoder = IncrementalDecoder(model, sources, mask, config.num_beams)
     decoder.read(prefix, prefix_mask)
@@ -236,14 +243,43 @@ def our_search(
     return GenerateBeamEncoderDecoderOutput(sequences=targets, sequences_scores=scores.clone())
 
 
-def suppressed_first(processors: LogitsProcessorList, prefix: Tensor, vocab_size: int) -> Tensor | None:
-    """The tokens that must not follow the prefix, if that is all that the logits processors ask for."""
-    if not processors:
-        return None
-    only, *others = processors
-    if others or type(only) is not SuppressTokensAtBeginLogitsProcessor or only.begin_index != prefix.shape[1]:
+def asked_of_tokens(
+    processors: LogitsProcessorList, prefix: Tensor, vocab_size: int, max_new_tokens: int
+) -> dict[str, Any]:
+    """What the logits processors ask for, as fields of `Search`: there must be none that it cannot do."""
+    first, later = [], []  # of each processor the tokens that it suppresses
+    forced: list[int] = []
+    for each in processors:
+        kind = type(each)
+        if kind is SuppressTokensAtBeginLogitsProcessor and each.begin_index == prefix.shape[1]:
+            first.append(each.begin_suppress_tokens)
+        elif kind is SuppressTokensLogitsProcessor:
+            later.append(each.suppress_tokens)
+        elif kind is NoBadWordsLogitsProcessor and all(len(w) == 1 and w[0] < vocab_size for w in each.sequence_bias):
+            later.append(prefix.new_tensor([token for (token,) in each.sequence_bias]))
+        elif kind is ForcedEOSTokenLogitsProcessor:
+            forced = each.eos_token_id.tolist()
+        elif kind is not LogitNormalization:
+            raise MoreIsAskedForError
+    if forced and not may_be_forced(forced, vocab_size, max_new_tokens):
         raise MoreIsAskedForError
-    tokens = only.begin_suppress_tokens.to(prefix.device, torch.long)
+    return {
+        "suppressed_first": known_tokens(first + later, prefix, vocab_size),
+        "suppressed_later": known_tokens(later, prefix, vocab_size),
+        "forced_last": forced[0] if forced else None,
+        "renormalizes": any(type(each) is LogitNormalization for each in processors),
+    }
+
+
+def may_be_forced(tokens: list[int], vocab_size: int, max_new_tokens: int) -> bool:
+    """Not if there are several, nor as the first token, as there is only one hypothesis then."""
+    return len(tokens) == 1 and tokens[0] < vocab_size and max_new_tokens > 1
+
+
+def known_tokens(parts: list[Tensor], prefix: Tensor, vocab_size: int) -> Tensor | None:
+    if not parts:
+        return None
+    tokens = torch.cat([part.to(prefix.device, torch.long) for part in parts])
     return tokens[(tokens >= 0) & (tokens < vocab_size)]
 
 

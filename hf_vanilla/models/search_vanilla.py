@@ -48,6 +48,9 @@ class Search:
     max_new_tokens: int = 0
     is_scored: bool = False  # whether greedy search, too, returns scores, which it does not need
     suppressed_first: Tensor | None = None  # tokens that must not follow the prefix
+    suppressed_later: Tensor | None = None  # tokens that must not come after that
+    renormalizes: bool = False  # whether the other tokens share the probability of those that must not come
+    forced_last: int | None = None  # what the last token must be of a target that gets max_new_tokens
 
     @cached_property
     def first_limit(self) -> int:
@@ -60,7 +63,11 @@ class Search:
 
     def suppressed(self, length: int) -> Tensor | None:
         """What must not be the new token of this number, counted from 1."""
-        return self.suppressed_first if length == 1 else None
+        return self.suppressed_first if length == 1 else self.suppressed_later
+
+    def forced(self, length: int) -> int | None:
+        """What must be the new token of this number, counted from 1."""
+        return self.forced_last if length == self.max_new_tokens else None
 
     def ends(self, tokens: Tensor, length: int, sentences: Tensor) -> Tensor:
         """Whether targets of `length` new tokens, of which these are the last, end there: (B, C) -> (B, C)."""
@@ -77,11 +84,9 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, 
     scores = torch.zeros(len(targets), 1, device=device)
     is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
     for length in count(1):  # of targets without their prefix
-        logits, suppressed = decoder.logits(decoder.states(targets[:, -1:])), search.suppressed(length)
-        tokens = largest(without(suppressed, logits), torch.zeros_like(scores), 1)[1]
+        tokens, gained = most_probable_tokens(decoder, targets[:, -1:], search, length)
         targets = torch.cat([targets, tokens], dim=-1)
-        if search.is_scored:
-            scores = scores + log_probability_of_largest(logits.float(), suppressed)
+        scores = scores + gained
         ends = is_open & search.ends(tokens, length, sentences)[:, 0]
         if not ends.any():
             continue
@@ -97,6 +102,20 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, 
     order, *found = zip(*finished, strict=True)
     targets, scores = (in_order(order, parts, search.fill) for parts in found)
     return targets, scores.flatten() if search.is_scored else None
+
+
+def most_probable_tokens(
+    decoder: IncrementalDecoder, last: Tensor, search: Search, length: int
+) -> tuple[Tensor, Tensor | float]:
+    """The next tokens, (B, 1), and their log-probabilities if scores are wanted."""
+    forced, suppressed = search.forced(length), search.suppressed(length)
+    if forced is not None:
+        return torch.full_like(last, forced), 0.0
+    logits = decoder.logits(decoder.states(last))
+    tokens = largest(without(suppressed, logits), torch.zeros_like(last, dtype=torch.float32), 1)[1]
+    if not search.is_scored:
+        return tokens, 0.0
+    return tokens, log_probability_of_largest(logits.float(), suppressed, search.renormalizes)
 
 
 @dataclass(frozen=True)
@@ -153,8 +172,7 @@ def beam_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, Te
     ended = nothing = Ended.none_yet(search)
     is_open, finished = torch.ones_like(sentences, dtype=torch.bool), []
     for length in count(1):  # of targets without their prefix
-        suppressed = search.suppressed(length)
-        scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search.candidates, suppressed)
+        scores, parents, tokens = best_continuations(decoder, running[..., -1], scores, search, length)
         candidates = torch.cat([at(running, parents), tokens[..., None]], dim=-1)
         ends = search.ends(tokens, length, sentences)
         ended = ended.together_with(candidates, scores, ends, length, search)
@@ -198,37 +216,42 @@ def places_of(is_open: Tensor) -> Tensor:
 
 
 def best_continuations(
-    decoder: IncrementalDecoder, tokens: Tensor, scores: Tensor, number: int, suppressed: Tensor | None = None
+    decoder: IncrementalDecoder, last: Tensor, scores: Tensor, search: Search, length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """
     The most probable next tokens of hypotheses with these last tokens and scores: (B, W), (B, W) -> 3 times (B, C).
 
     Returns the scores with the next token, the hypotheses that it belongs to, and the token.
     """
-    size = max(1, logits_at_once(tokens.device, on_cpu=CPU_LOGITS) // (decoder.vocab_size * tokens.shape[1]))
-    parts = zip(decoder.states(tokens).split(size), scores.split(size), strict=True)
-    found = [most_probable(decoder.logits(states), of_states, number, suppressed) for states, of_states in parts]
+    forced = search.forced(length)
+    if forced is not None:
+        return (
+            scores,
+            torch.arange(scores.shape[1], device=scores.device).expand_as(last),
+            torch.full_like(last, forced),
+        )
+    size = max(1, logits_at_once(last.device, on_cpu=CPU_LOGITS) // (decoder.vocab_size * last.shape[1]))
+    parts = zip(decoder.states(last).split(size), scores.split(size), strict=True)
+    found = [most_probable(decoder.logits(states), of_states, search, length) for states, of_states in parts]
     best, places = (torch.cat(part) for part in zip(*found, strict=True))
     return best, places // decoder.vocab_size, places % decoder.vocab_size
 
 
-def most_probable(
-    logits: Tensor, scores: Tensor, number: int, suppressed: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def most_probable(logits: Tensor, scores: Tensor, search: Search, length: int) -> tuple[Tensor, Tensor]:
     """The best scores with one more token, and where they are among the W * N of a sentence: (B, W, N) -> (B, C)."""
-    logits = logits.float()
-    scores = scores + log_probability_of_largest(logits, suppressed)
-    return largest(without(suppressed, logits), scores, number)
+    logits, suppressed = logits.float(), search.suppressed(length)
+    scores = scores + log_probability_of_largest(logits, suppressed, search.renormalizes)
+    return largest(without(suppressed, logits), scores, search.candidates)
 
 
-def log_probability_of_largest(logits: Tensor, suppressed: Tensor | None = None) -> Tensor:
+def log_probability_of_largest(logits: Tensor, suppressed: Tensor | None, renormalizes: bool) -> Tensor:
     """
     Its probability is at least 1 / N, so that the logarithm of that is exact: (B, W, N) -> (B, W).
 
     That of the largest which is not suppressed, among all, may be smaller than numbers can be.
     """
-    if suppressed is None:
-        return logits.softmax(-1).amax(-1).log()
+    if suppressed is None or renormalizes:
+        return without(suppressed, logits).softmax(-1).amax(-1).log()
     return without(suppressed, logits.log_softmax(-1)).amax(-1)
 
 

@@ -40,3 +40,14 @@ def theirs(model: Model, source: Source, **options: Any) -> tuple[Tensor, Tensor
         patch.setattr(generation_vanilla, "may_use_our_search", lambda *_: False)
         found = model.generate(**source, **options, return_dict_in_generate=True, output_scores=True)
     return found.sequences, found.get("sequences_scores")
+
+
+def assert_the_same(model: Model, ours: Recorder, source: Source, **options: Any) -> Tensor:
+    targets, scores = theirs(model, source, **options)
+    times = ours.times
+    found = model.generate(**source, **options)
+    assert ours.times == times + 1
+    torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
+    if scores is not None:
+        torch.testing.assert_close(ours.scores, scores, msg=str(options))
+    return found

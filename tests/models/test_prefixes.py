@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches import BOS, EOS, PAD, SENTENCES, VOCAB, Recorder, Source, theirs
+from searches import BOS, EOS, PAD, SENTENCES, VOCAB, Recorder, Source, assert_the_same, theirs
 from torch import Tensor
 
 from hf_vanilla import VanillaForConditionalGeneration as Model
@@ -34,17 +34,6 @@ def padded_left(length: int) -> dict[str, Tensor]:
     mask = (torch.arange(length) >= starts).long()
     ids = ids.scatter(1, starts, BOS).where(mask.bool(), PAD)
     return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
-
-
-def assert_the_same(model: Model, ours: Recorder, source: Source, **options: Any) -> Tensor:
-    targets, scores = theirs(model, source, **options)
-    times = ours.times
-    found = model.generate(**source, **options)
-    assert ours.times == times + 1
-    torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
-    if scores is not None:
-        torch.testing.assert_close(ours.scores, scores, msg=str(options))
-    return found
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
