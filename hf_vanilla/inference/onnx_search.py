@@ -26,7 +26,7 @@ USUAL_NEW_TOKENS = 20  # the limit of transformers, where neither the generation
 FOLLOWED = {
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping"),
     *("max_length", "max_new_tokens", "max_length_beyond_source", "min_length", "min_new_tokens"),
-    *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
+    *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "renormalize_logits", "forced_eos_token_id"),
     *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
 }
 """Keys of the generation config that the search does what they ask for."""
@@ -50,6 +50,8 @@ class Search:
     min_new_tokens: int | None = None
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    renormalize_logits: bool = False
+    forced_eos_token_id: int | None = None
 
     @classmethod
     def of(cls, *settings: Mapping[str, Any]) -> Self:
@@ -68,6 +70,11 @@ class Search:
         if eos is None:
             raise EngineError("eos_token_id is not set: a search over ONNX graphs needs it")
         given["eos_token_id"] = tuple(eos) if isinstance(eos, Sequence) else (eos,)
+        forced = given.get("forced_eos_token_id")
+        if isinstance(forced, Sequence):
+            if len(forced) != 1:
+                raise EngineError(f"forced_eos_token_id ({forced}) must be one token for the search over ONNX graphs")
+            given["forced_eos_token_id"] = forced[0]
         for name in ("suppress_tokens", "begin_suppress_tokens"):
             given[name] = tuple(given.get(name, ()))
         # generate() lets <eos> alone there
@@ -92,9 +99,10 @@ class Search:
         """A log-probability divided by the length penalty."""
         return score / ((5 + length) / 6 if self.length_penalty_type == "gnmt" else length) ** self.length_penalty
 
-    def limits(self, sources: Sequence[int], begun: int, positions: int | None) -> tuple[list[int], int]:
+    def limits(self, sources: Sequence[int], begun: int, positions: int | None) -> tuple[list[int], int, int]:
         """
-        How many new tokens the targets of sources of these lengths may have, and the most that a batch may.
+        How many new tokens the targets of sources of these lengths may have, the most that a batch may, and the most
+        whatever the sources are.
 
         Args:
             begun: How many tokens they begin with, the start token included.
@@ -111,7 +119,7 @@ class Search:
         of_each = [longest if beyond is None else min(longest, 1 + length + beyond) for length in sources]
         if positions:
             of_each = [min(limit, positions + 1) for limit in of_each]  # the last token is not read
-        return [max(1, limit - begun) for limit in of_each], max(of_each) - begun
+        return [max(1, limit - begun) for limit in of_each], max(of_each) - begun, longest - begun
 
     def suppressed(self, length: int, begun: int) -> list[int]:
         """The tokens that must not come next, after `length` new ones."""
@@ -129,6 +137,9 @@ def refuse_others(settings: Mapping[str, Any]) -> None:
         raise EngineError(f"bad_words_ids ({words}) must have one token each for the search over ONNX graphs")
 
 
+Candidate = tuple[float, int, int]  # the log-probability with one more token, which hypothesis has it, the token
+
+
 @dataclass
 class Beam:
     """The search for one sentence: what is running, and the best of what has ended."""
@@ -141,10 +152,10 @@ class Beam:
     ended: list[Found] = field(default_factory=list)
     is_open: bool = True
 
-    def advance(self, candidates: Sequence[tuple[float, int, int]], length: int) -> None:
+    def advance(self, candidates: Sequence[Candidate], length: int) -> None:
         """
         Args:
-            candidates: Log-probability, running hypothesis, and next token; the best come first.
+            candidates: The best come first.
             length: Of targets with these tokens, what they began with not counted.
         """
         search, width = self.search, self.search.num_beams
@@ -236,11 +247,12 @@ class Batch:
         self.past: list[np.ndarray] | None = None
         self.tokens = np.array(begun, np.int64)  # that the decoder has not read yet
 
-    def candidates(self, number: int, suppressed: Sequence[int]) -> Iterator[list[tuple[float, int, int]]]:
-        """For each sentence its most probable next tokens: log-probability, hypothesis, and token."""
+    def candidates(self, search: Search, suppressed: Sequence[int]) -> Iterator[list[Candidate]]:
+        """For each sentence its most probable next tokens."""
         logits, self.past = self.graphs.decode(self.tokens, self.source, self.past)
         scores = np.array([found.score for beam in self.beams for found in beam.running])
-        tokens, log_probabilities = most_probable(logits, number, suppressed)
+        number = search.candidates
+        tokens, log_probabilities = most_probable(logits, number, suppressed, search.renormalize_logits)
         totals = (scores[:, None] + log_probabilities).reshape(len(self.beams), -1)
         order = (-totals).argsort(1, kind="stable")[:, :number]
         totals = np.take_along_axis(totals, order, 1)
@@ -248,6 +260,11 @@ class Batch:
         parents = order // tokens.shape[1]
         for row in zip(totals.tolist(), parents.tolist(), chosen.tolist(), strict=True):
             yield list(zip(*row, strict=True))
+
+    def forced(self, token: int) -> Iterator[list[Candidate]]:
+        """For each sentence this as the next token of all its hypotheses. It costs no probability."""
+        for beam in self.beams:
+            yield [(found.score, parent, token) for parent, found in enumerate(beam.running)]
 
     def go_on(self) -> None:
         """Bring what the decoder knows into the order of the hypotheses that go on. Finished sentences leave."""
@@ -276,16 +293,24 @@ def search_batch(
     if len(set(map(len, begun))) > 1:
         raise EngineError("beginnings of targets that are searched together must have the same length")
     refuse_too_few(search, graphs.sizes["vocab_size"])
-    limits, most = search.limits(
+    limits, most, longest = search.limits(
         [len(ids) for ids in sources], len(begun[0]), graphs.sizes.get("max_position_embeddings")
     )
+    forced = search.forced_eos_token_id
+    if forced is not None and longest < search.num_return_sequences > 1:
+        number = search.num_return_sequences
+        raise EngineError(f"num_return_sequences ({number}): where the only token is forced_eos_token_id, there is one")
     beams = [Beam(search, limit, most, [Found(row[1:], 0.0)]) for limit, row in zip(limits, begun, strict=True)]
     batch, length = Batch(graphs, sources, beams, begun), 0
     while batch.beams:
         suppressed = search.suppressed(length, len(begun[0]))
         length += 1
-        for beam, candidates in zip(batch.beams, batch.candidates(search.candidates, suppressed), strict=True):
-            beam.advance(candidates, length)
+        if forced is not None and length == longest:
+            candidates = batch.forced(forced)
+        else:
+            candidates = batch.candidates(search, suppressed)
+        for beam, of_beam in zip(batch.beams, candidates, strict=True):
+            beam.advance(of_beam, length)
         batch.go_on()
     return [beam.ended[: search.num_return_sequences] for beam in beams]
 
@@ -299,17 +324,26 @@ def refuse_too_few(search: Search, vocab_size: int) -> None:
         )
 
 
-def most_probable(logits: np.ndarray, number: int, suppressed: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens with the largest logits of each row, and their log-probabilities, best first: (N, V) -> (N, C)."""
-    top = logits.max(1, keepdims=True)
-    totals = np.exp(logits - top).sum(1, keepdims=True, dtype=np.float64)
+def most_probable(
+    logits: np.ndarray, number: int, suppressed: Sequence[int], renormalizes: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    The tokens with the largest logits of each row, and their log-probabilities, best first: (N, V) -> (N, C).
+
+    Args:
+        renormalizes: Whether these share the probability of the suppressed ones.
+    """
+    allowed = logits
+    if suppressed:
+        allowed = logits.copy()
+        allowed[:, list(suppressed)] = -np.inf
+    counted = allowed if renormalizes else logits
+    top = counted.max(1, keepdims=True)
+    totals = np.exp(counted - top).sum(1, keepdims=True, dtype=np.float64)
     if not np.isfinite(totals).all():
         raise EngineError("the model computed something that is no number: its weights are damaged, or too large")
-    if suppressed:
-        logits = logits.copy()
-        logits[:, list(suppressed)] = -np.inf
-    tokens = largest(logits, min(number, logits.shape[1]))
-    found = np.take_along_axis(logits, tokens, 1).astype(np.float64)
+    tokens = largest(allowed, min(number, allowed.shape[1]))
+    found = np.take_along_axis(allowed, tokens, 1).astype(np.float64)
     return tokens, found - top - np.log(totals)
 
 

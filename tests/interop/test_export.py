@@ -104,7 +104,7 @@ def test_a_missing_extra_is_said_in_one_line(run: Path, tmp_path: Path, format_o
 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "onnx", "page"])
-@pytest.mark.parametrize("settings", [{"forced_eos_token_id": 0}, {"bad_words_ids": [[270, 271]]}, {"do_sample": True}])
+@pytest.mark.parametrize("settings", [{"no_repeat_ngram_size": 2}, {"bad_words_ids": [[9, 10]]}, {"do_sample": True}])
 def test_a_search_that_the_engine_would_refuse_is_refused_when_it_is_exported(
     run: Path, tmp_path: Path, to: str, settings: dict[str, Any]
 ) -> None:

@@ -15,6 +15,7 @@ from hf_vanilla.interop.imports import marian
 from hf_vanilla.interop.imports.checkpoint import import_checkpoint
 from hf_vanilla.interop.imports.frame import assembled
 from hf_vanilla.interop.imports.output_layer import with_bias
+from hf_vanilla.models import guard_vanilla
 
 DATA = Path(__file__).parent / "data" / "marian"
 RECORDED = json.loads((DATA / "ids.json").read_text())
@@ -71,12 +72,28 @@ def test_logits_and_translations_are_those_of_marian(opus: tuple[Path, MarianMTM
     assert (ours.generation_config.num_beams, ours.generation_config.max_length) == (3, 15)
 
 
+def test_the_fast_search_does_what_opus_mt_asks_for(
+    opus: tuple[Path, MarianMTModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, theirs = opus
+    theirs.generation_config.renormalize_logits = True
+    theirs.save_pretrained(folder)
+    import_checkpoint(folder, "marian", tmp_path / "run")
+    ours = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    searched, usual = [], guard_vanilla.beam_search
+    monkeypatch.setattr(guard_vanilla, "beam_search", lambda *given: searched.append(given[1]) or usual(*given))
+    source, mask, _ = batch()
+    translations = [model.generate(source, attention_mask=mask).tolist() for model in (ours, theirs)]
+    assert translations[0] == translations[1]
+    assert [(one.forced_last, one.renormalizes) for one in searched] == [(0, True)]
+
+
 def test_a_token_that_never_comes_does_not_come_in_the_export(opus: tuple[Path, MarianMTModel], tmp_path: Path) -> None:
     """OPUS-MT says so of its <pad> (bad_words_ids)."""
     folder, theirs = opus
     pad, lines = VOCABULARY["<pad>"], RECORDED["lines"][:4]
     theirs.final_logits_bias[0, pad] = 9
-    theirs.generation_config.forced_eos_token_id = None
+    theirs.generation_config.renormalize_logits = True  # so do they
     theirs.save_pretrained(folder)
     import_checkpoint(folder, "marian", tmp_path / "run")
     export(tmp_path / "run", "onnx", tmp_path / "onnx")

@@ -158,6 +158,17 @@ OPTIONS: list[dict[str, Any]] = [
     {"num_beams": 1, "max_length": 12, "bad_words_ids": [[7], [23]], "suppress_tokens": [19]},
     {"num_beams": 3, "num_return_sequences": 3, "max_length": 12, "eos_token_id": [2, 19]},
     {"num_beams": 3, "num_return_sequences": 2},
+    {
+        "num_beams": 4,
+        "num_return_sequences": 4,
+        "max_length": 12,
+        "suppress_tokens": [7, 19],
+        "renormalize_logits": True,
+    },
+    {"num_beams": 4, "num_return_sequences": 4, "max_length": 6, "forced_eos_token_id": 2, "length_penalty": 1.4},
+    {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 4, "forced_eos_token_id": [9]},
+    {"num_beams": 1, "max_length": 6, "forced_eos_token_id": 2, "bad_words_ids": [[7]], "renormalize_logits": True},
+    {"num_beams": 4, "num_return_sequences": 4, "max_length_beyond_source": 1, "forced_eos_token_id": 2},
 ]
 
 
@@ -273,12 +284,23 @@ def test_a_batch_finds_what_its_sentences_find_alone(make_model: MakeModel, tmp_
 
 @pytest.mark.parametrize(
     "option",
-    [{"do_sample": True}, {"no_repeat_ngram_size": 2}, {"bad_words_ids": [[3], [4, 5]]}, {"forced_eos_token_id": 2}],
+    [
+        {"do_sample": True},
+        {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[3], [4, 5]]},
+        {"forced_eos_token_id": [2, 3]},
+    ],
     ids=lambda option: next(iter(option)),
 )
 def test_what_the_search_does_not_do_is_refused_by_name(option: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match=next(iter(option))):
         Search.of({"eos_token_id": 2, "decoder_start_token_id": 0}, option)
+
+
+def test_several_targets_of_one_forced_token_are_refused(make_model: MakeModel, tmp_path: Path) -> None:
+    search = Search((2,), 0, num_beams=3, num_return_sequences=2, max_new_tokens=1, forced_eos_token_id=2)
+    with pytest.raises(EngineError, match=r"num_return_sequences \(2\): where the only token is forced"):
+        search_batch(graphs_of(make_model(), tmp_path), SOURCES, search)
 
 
 def test_more_hypotheses_than_the_vocabulary_allows_are_refused(make_model: MakeModel, tmp_path: Path) -> None:

@@ -4,15 +4,20 @@
 export async function search(decode, sourceLength, settings) {
   // decode(tokens, parents) reads one more token of each hypothesis, which has grown from the one before of the number
   // in parents, and returns their logits: { data: Float32Array of all rows, width: size of a row }.
-  const limit = limitOf(settings, sourceLength);
+  const limit = limitOf(settings, sourceLength), forced = settings.forced_eos_token_id;
+  const forcedAt = forced === null ? null : longestOf(settings, sourceLength) - 1;
   const beam = new Beam(settings, limit);
   for (let length = 1; beam.isOpen; length++) {
+    if (length === forcedAt) { // it costs no probability
+      beam.advance(beam.running.map(({ score }, parent) => ({ token: forced, parent, score })), length);
+      break;
+    }
     const { data, width } = await decode(beam.running.map(found => found.tokens.at(-1) ?? settings.decoder_start_token_id), beam.parents);
     const number = Math.min(width, candidatesOf(settings));
     const suppressed = suppressedAt(settings, length - 1);
     const candidates = beam.running.flatMap((found, parent) => {
       const row = data.subarray(parent * width, (parent + 1) * width);
-      return mostProbable(row, number, suppressed).map(([token, score]) => ({ token, parent, score: found.score + score }));
+      return mostProbable(row, number, suppressed, settings.renormalize_logits).map(([token, score]) => ({ token, parent, score: found.score + score }));
     });
     candidates.sort((a, b) => b.score - a.score); // stable
     beam.advance(candidates.slice(0, candidatesOf(settings)), length);
@@ -61,12 +66,16 @@ export function normalised(score, length, { length_penalty, length_penalty_type 
 
 function limitOf(settings, sourceLength) {
   // How many new tokens there may be. The start token counts for a length, and the last token is not read.
-  const { max_new_tokens, max_length, max_length_beyond_source: beyond, positions, usual_new_tokens } = settings;
-  let longest = max_new_tokens === null ? max_length : 1 + max_new_tokens;
-  longest ??= beyond === null ? Math.min(1 + usual_new_tokens, positions ?? Infinity) : positions ?? Infinity;
+  const { max_length_beyond_source: beyond, positions } = settings;
+  let longest = longestOf(settings, sourceLength);
   if (beyond !== null) longest = Math.min(longest, 1 + sourceLength + beyond);
   if (positions !== null) longest = Math.min(longest, positions + 1);
   return Math.max(1, longest - 1);
+}
+
+function longestOf({ max_new_tokens, max_length, max_length_beyond_source: beyond, positions, usual_new_tokens }, sourceLength) {
+  const longest = max_new_tokens === null ? max_length : 1 + max_new_tokens;
+  return longest ?? (beyond === null ? Math.min(1 + usual_new_tokens, positions ?? Infinity) : positions ?? 1 + sourceLength + beyond);
 }
 
 function suppressedAt(settings, length) {
@@ -77,11 +86,13 @@ function suppressedAt(settings, length) {
   return tokens;
 }
 
-function mostProbable(logits, number, suppressed) {
-  // The tokens with the largest logits, best first and of equal ones the first, with their log-probabilities.
+function mostProbable(logits, number, suppressed, renormalizes) {
+  // The tokens with the largest logits, best first and of equal ones the first, with their log-probabilities. If asked
+  // to, these share the probability of the suppressed ones.
+  const isCounted = token => !(renormalizes && suppressed.has(token));
   let top = -Infinity, sum = 0;
-  for (const logit of logits) if (logit > top) top = logit;
-  for (const logit of logits) sum += Math.exp(logit - top);
+  logits.forEach((logit, token) => { if (logit > top && isCounted(token)) top = logit; });
+  logits.forEach((logit, token) => { if (isCounted(token)) sum += Math.exp(logit - top); });
   if (!Number.isFinite(sum)) throw new Error('The model computed something that is no number.');
   const shift = top + Math.log(sum), best = [];
   logits.forEach((logit, token) => {
