@@ -169,6 +169,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 4, "forced_eos_token_id": [9]},
     {"num_beams": 1, "max_length": 6, "forced_eos_token_id": 2, "bad_words_ids": [[7]], "renormalize_logits": True},
     {"num_beams": 4, "num_return_sequences": 4, "max_length_beyond_source": 1, "forced_eos_token_id": 2},
+    {"num_beams": 3, "max_length_beyond_source": 1, "max_length": 40, "forced_eos_token_id": 2, "length_penalty": 2.0},
 ]
 
 
