@@ -99,10 +99,9 @@ class Search:
         """A log-probability divided by the length penalty."""
         return score / ((5 + length) / 6 if self.length_penalty_type == "gnmt" else length) ** self.length_penalty
 
-    def limits(self, sources: Sequence[int], begun: int, positions: int | None) -> tuple[list[int], int, int]:
+    def limits(self, sources: Sequence[int], begun: int, positions: int | None) -> tuple[list[int], int]:
         """
-        How many new tokens the targets of sources of these lengths may have, the most that a batch may, and the most
-        whatever the sources are.
+        How many new tokens the targets of sources of these lengths may have, and the most that a batch may.
 
         Args:
             begun: How many tokens they begin with, the start token included.
@@ -119,7 +118,7 @@ class Search:
         of_each = [longest if beyond is None else min(longest, 1 + length + beyond) for length in sources]
         if positions:
             of_each = [min(limit, positions + 1) for limit in of_each]  # the last token is not read
-        return [max(1, limit - begun) for limit in of_each], max(of_each) - begun, longest - begun
+        return [max(1, limit - begun) for limit in of_each], max(of_each) - begun
 
     def suppressed(self, length: int, begun: int) -> list[int]:
         """The tokens that must not come next, after `length` new ones."""
@@ -293,11 +292,11 @@ def search_batch(
     if len(set(map(len, begun))) > 1:
         raise EngineError("beginnings of targets that are searched together must have the same length")
     refuse_too_few(search, graphs.sizes["vocab_size"])
-    limits, most, longest = search.limits(
+    limits, most = search.limits(
         [len(ids) for ids in sources], len(begun[0]), graphs.sizes.get("max_position_embeddings")
     )
     forced = search.forced_eos_token_id
-    if forced is not None and longest < search.num_return_sequences > 1:
+    if forced is not None and most < search.num_return_sequences > 1:
         number = search.num_return_sequences
         raise EngineError(f"num_return_sequences ({number}): where the only token is forced_eos_token_id, there is one")
     beams = [Beam(search, limit, most, [Found(row[1:], 0.0)]) for limit, row in zip(limits, begun, strict=True)]
@@ -305,7 +304,7 @@ def search_batch(
     while batch.beams:
         suppressed = search.suppressed(length, len(begun[0]))
         length += 1
-        if forced is not None and length == longest:
+        if forced is not None and length == most:
             candidates = batch.forced(forced)
         else:
             candidates = batch.candidates(search, suppressed)

@@ -5,10 +5,9 @@ export async function search(decode, sourceLength, settings) {
   // decode(tokens, parents) reads one more token of each hypothesis, which has grown from the one before of the number
   // in parents, and returns their logits: { data: Float32Array of all rows, width: size of a row }.
   const limit = limitOf(settings, sourceLength), forced = settings.forced_eos_token_id;
-  const forcedAt = forced === null ? null : longestOf(settings, sourceLength) - 1;
   const beam = new Beam(settings, limit);
   for (let length = 1; beam.isOpen; length++) {
-    if (length === forcedAt) { // it costs no probability
+    if (forced !== null && length === limit) { // it costs no probability
       beam.advance(beam.running.map(({ score }, parent) => ({ token: forced, parent, score })), length);
       break;
     }
@@ -66,16 +65,12 @@ export function normalised(score, length, { length_penalty, length_penalty_type 
 
 function limitOf(settings, sourceLength) {
   // How many new tokens there may be. The start token counts for a length, and the last token is not read.
-  const { max_length_beyond_source: beyond, positions } = settings;
-  let longest = longestOf(settings, sourceLength);
+  const { max_new_tokens, max_length, max_length_beyond_source: beyond, positions, usual_new_tokens } = settings;
+  let longest = max_new_tokens === null ? max_length : 1 + max_new_tokens;
+  longest ??= beyond === null ? Math.min(1 + usual_new_tokens, positions ?? Infinity) : positions ?? Infinity;
   if (beyond !== null) longest = Math.min(longest, 1 + sourceLength + beyond);
   if (positions !== null) longest = Math.min(longest, positions + 1);
   return Math.max(1, longest - 1);
-}
-
-function longestOf({ max_new_tokens, max_length, max_length_beyond_source: beyond, positions, usual_new_tokens }, sourceLength) {
-  const longest = max_new_tokens === null ? max_length : 1 + max_new_tokens;
-  return longest ?? (beyond === null ? Math.min(1 + usual_new_tokens, positions ?? Infinity) : positions ?? 1 + sourceLength + beyond);
 }
 
 function suppressedAt(settings, length) {
