@@ -147,7 +147,8 @@ def _chunk_by_chunk(
                 states_gradient[chunk] = gradient @ weight
                 weight_gradient += gradient.flatten(0, 1).T @ states[chunk].flatten(0, 1)
     weight_gradient -= label_smoothing / len(weight) * states.sum((0, 1), dtype=exact)
-    return loss, (states_gradient * counts).flatten(0, 1), weight_gradient
+    states_gradient = (states_gradient * counts).flatten(0, 1)
+    return loss, states_gradient, weight_gradient
 
 
 def _distances(logits: Tensor, log_sum: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:

@@ -115,6 +115,6 @@ def test_versions_of_the_code_work_side_by_side_from_folders_of_any_name(
         model = dynamic_module_utils.get_class_from_dynamic_module("modeling_vanilla.VanillaModel", tmp_path / name)
         losses.append(sys.modules[model.__module__.replace("modeling", "loss")])
     assert len({loss.NAMESPACE for loss in losses}) == len(VERSIONS)  # also where two folders have the same code
-    inputs = torch.ones(2, 3), torch.ones(5, 3), torch.zeros(2).long(), -100, 0.0, torch.float32, True
+    inputs = torch.ones(2, 3), torch.ones(5, 3), torch.zeros(2).long(), -100, 0.0, 0.0, torch.float32, True
     found = [float(loss.chunk_by_chunk(*inputs)[0]) for loss in losses]  # the operators that torch.compile calls
     assert found == pytest.approx([2 * math.log(5) + 1000 * version for version in VERSIONS.values()])
