@@ -1,5 +1,6 @@
 """What is proposed follows from what pairs are like."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -103,6 +104,12 @@ def test_few_pairs_are_seen_more_often(pairs: int, passes: int) -> None:
     found = proposed(replace(SENTENCES, pairs=pairs))["training"]
     an_epoch = 15 * pairs / found["max_tokens"]
     assert found["max_steps"] / an_epoch == pytest.approx(passes, rel=0.1)
+
+
+@pytest.mark.parametrize(("pairs", "passes"), [(100, 2000), (4_000, 300), (109_000, 80)])
+def test_words_are_seen_in_3_000_batches_or_80_times(pairs: int, passes: int) -> None:
+    found = proposed(replace(WORDS, pairs=pairs), 12, 12)["training"]
+    assert found["max_steps"] / math.ceil(12 * pairs / found["max_tokens"]) == pytest.approx(passes, rel=0.05)
 
 
 @pytest.mark.parametrize("facts", [SENTENCES, WORDS, replace(WORDS, pairs=20, sources=20)])
