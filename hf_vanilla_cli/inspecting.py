@@ -7,7 +7,7 @@ and is refused in the others.
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,7 +206,8 @@ def write_page(
         with opened_whole(page) as stream:
             stream.write(text.encode())
         written["page"] = str(page)
-    tell(facts_of(looking) | written, written, as_json)
+    is_one = max(len(kind), len(layer), len(head)) == 1
+    tell(facts_of(looking, *(map_asked_for(looking, kind, layer, head) if is_one else ())) | written, written, as_json)
 
 
 def draw(
@@ -222,23 +223,35 @@ def draw(
     prefix: str,
     as_json: bool,
 ) -> None:
-    from hf_vanilla.inference.alignments import AttentionMap
     from hf_vanilla.inspection.figure import draw_figure
     from hf_vanilla.inspection.looking import facts_of
 
     if max(len(kind), len(layer), len(head)) > 1:
         raise click.UsageError("--figure draws one map: give --kind, --layer and --head once each")
     looking = looked_at(run, source, target, prefix)
+    of_kind, asked = map_asked_for(looking, kind, layer, head)
+    drawn = draw_figure(looking.attention, figure, of_kind, asked.layer, asked.head, asked.row)
+    written = {"figure": str(drawn)}
+    if arrays is not None:
+        written["arrays"] = str(write_arrays(looking, arrays))
+    tell(facts_of(looking, of_kind, asked) | written, written, as_json)
+
+
+def map_asked_for(
+    looking: Any, kind: Sequence[Any], layer: Sequence[int], head: Sequence[int | None]
+) -> tuple[Any, Any]:
+    """
+    The kind of attention and the map that options name, each given once at most: where not, the first map's if the
+    others fit it, else the first layer and the mean.
+    """
+    from hf_vanilla.inference.alignments import AttentionMap
+
     first = looking.first
     of_kind: Any = kind[0] if kind else "cross"
     of_layer = layer[0] if layer else (first.layer if of_kind == "cross" else 0)
     is_first = of_kind == "cross" and of_layer == first.layer
     of_head = head[0] if head else (first.head if is_first else None)
-    row: Any = first.row if is_first and of_head == first.head else "output"
-    written = {"figure": str(draw_figure(looking.attention, figure, of_kind, of_layer, of_head, row))}
-    if arrays is not None:
-        written["arrays"] = str(write_arrays(looking, arrays))
-    tell(facts_of(looking, of_kind, AttentionMap(of_layer, of_head, row)) | written, written, as_json)
+    return of_kind, AttentionMap(of_layer, of_head, first.row if is_first and of_head == first.head else "output")
 
 
 def write_arrays(looking: Any, file: Path) -> Path:

@@ -332,6 +332,8 @@ def test_the_map_that_is_drawn_has_its_own_row_and_is_that_of_json(
         of_tokens = {"input": weights[1:], "output": weights[:-1], None: weights}[found["row"]]
         assert np.array(found["weights"]) == pytest.approx(of_tokens, abs=1e-6)
         assert found["is_aligned"] == (rows == reading)
+        of_page = invoke(run, "a few", "words", "--output", tmp_path / "page.html", "--json", *arguments)
+        assert json.loads(of_page.stdout)["map"] == found
 
 
 def test_a_run_and_a_source_are_needed(run: Path) -> None:

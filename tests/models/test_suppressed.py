@@ -35,7 +35,7 @@ def _without_gradients() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: ", ".join(asked))
-@pytest.mark.parametrize("num_beams", [1, 2, 5])
+@pytest.mark.parametrize("num_beams", [1, 4])
 def test_targets_and_scores_are_those_of_transformers(
     make_decided: MakeModel, sources: Source, ours: Recorder, num_beams: int, asked: dict[str, Any]
 ) -> None:
