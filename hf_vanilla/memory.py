@@ -11,17 +11,6 @@ KEPT_KERNELS = 128  # a training step needs some 30 for each of its numbers of r
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # of glibc's malloc.h
 
 
-def return_freed_memory() -> None:
-    """
-    Give the system what `keep_freed_memory` has kept until now.
-
-    Batches of many shapes leave gaps of many sizes, which the next tensors do not quite fit: without this, a training
-    of hours comes to hold several times the memory that it uses.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def keep_freed_memory() -> None:
     """
     Have the process keep the memory that tensors free, for the next tensors.
