@@ -44,13 +44,14 @@ def draw_learning_curve(run: Path) -> Path:
 def loss_labels(run: Path) -> dict[str, str]:
     """For each loss in the history its label: "training, with label smoothing 0.1, dropout 0.3" and so on."""
     config = AutoConfig.from_pretrained(run).to_dict()
-    tokenizer = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")).get("tokenizer") or {}
+    recipe = yaml.safe_load((run / RECIPE).read_text(encoding="utf-8"))
     rates = {
         "label smoothing": config["label_smoothing"],
         "dropout": config["dropout"],
         "attention dropout": config["attention_dropout"],
         "activation dropout": config["activation_dropout"],
-        "BPE-dropout": tokenizer.get("dropout"),
+        "BPE-dropout": (recipe.get("tokenizer") or {}).get("dropout"),
+        "R-Drop": (recipe.get("training") or {}).get("r_drop"),
     }
     used = ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate)
     if not used:
