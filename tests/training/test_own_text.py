@@ -79,7 +79,7 @@ def test_what_has_no_value_becomes_a_comment_and_a_choice_becomes_a_value() -> N
         "tokenizer": {"kind": "character"},
         **dict.fromkeys(("model", "training", "generation")),
     }
-    assert "  #vocab_size: 8000\n" in text
+    assert "  #vocab_size: 10000\n" in text
 
 
 @pytest.fixture(scope="module")

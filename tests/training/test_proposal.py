@@ -37,8 +37,8 @@ def pairs(texts: Iterable[tuple[str, str]]) -> list[Pair]:
 
 
 def test_words_that_come_often_enough_are_counted_and_numbers_by_their_digits() -> None:
-    facts = look(pairs([("the dog, 1984", "der Hund")] * 5 + [("a cat", "eine Katze")] * 4), (False, False))
-    assert facts.pairs == 9
+    facts = look(pairs([("the dog, 1984", "der Hund")] * 2 + [("a cat", "eine Katze")]), (False, False))
+    assert facts.pairs == 3
     assert facts.sources == 2
     assert facts.frequent_words == len({"the", "dog", ",", "1", "9", "8", "4", "der", "Hund"})
     assert not facts.is_spelt
