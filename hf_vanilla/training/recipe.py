@@ -308,7 +308,7 @@ def _check_numbers(data: DataSection, tokenizer: TokenizerSection, training: Tra
     if tokenizer.dropout and tokenizer.kind != "bpe":
         raise RecipeError(f"tokenizer.dropout: {tokenizer.dropout} needs tokenizer.kind: bpe")
     if not 0 <= training.r_drop < math.inf:
-        raise RecipeError(f"training.r_drop: {training.r_drop} must be at least 0, and finite; 5 is usual")
+        raise RecipeError(f"training.r_drop: {training.r_drop} must be at least 0, and finite; try 1")
     longest = max(data.max_source_length, data.max_target_length)
     if longest > training.max_tokens:
         raise RecipeError(
