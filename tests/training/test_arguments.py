@@ -3,7 +3,7 @@
 import gc
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, Seq2SeqTrainingArguments, set_seed
 from transformers.integrations import integration_utils
+from transformers.utils import logging
 
 from hf_vanilla import VanillaConfig
 from hf_vanilla.precision import bfloat16_is_fast
@@ -49,6 +50,14 @@ Make = Callable[..., VanillaTrainer]
 def _no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accelerate collects garbage before each training, which takes longer than such a training."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
+
+
+@pytest.fixture(autouse=True)
+def _own_log_level() -> Iterator[None]:
+    """Each trainer sets it for the whole process."""
+    before = logging.get_verbosity()
+    yield
+    logging.set_verbosity(before)
 
 
 @pytest.fixture(scope="module")

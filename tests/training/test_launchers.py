@@ -175,6 +175,11 @@ def wait_for(what: str, run: Path) -> None:
         time.sleep(0.002)
 
 
+LAUNCHER_FAILED = "ProcessLookupError"
+"""How PyTorch's launcher (2.13) ends if a rank ends by itself just when the launcher is to end it. Then the same
+command goes on, as after any other end."""
+
+
 @pytest.mark.parametrize(
     ("launcher", "failures"),
     [
@@ -200,9 +205,14 @@ def test_ranks_that_fail_do_not_keep_the_training_from_its_end(
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else new ranks find addresses of the old ones
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "2")  # how long a rank that hangs may take to end
     run = tmp_path / "run"
-    started = start([*launcher, *training(run, WATCHED, **WITH_DROPOUT | {"training__ddp_timeout": 10})])
+    launch = [*launcher, *training(run, WATCHED, **WITH_DROPOUT | {"training__ddp_timeout": 10})]
+    started = start(launch)
     failing = [send(number, rank, moment, run) for number, rank, moment in failures]
-    said = finish(started)
+    said, _ = started.communicate(timeout=240)
+    if started.returncode and LAUNCHER_FAILED in said:
+        said = finish(start(launch))
+    else:
+        assert started.returncode == 0, said[-4000:]
     ends = said.count("2 ranks, ")  # of both ranks; twice, if a busy machine let the signal come after the training
     assert ends in (2, 4)
     assert said.count("2 ranks, 1 sets of weights") == ends
