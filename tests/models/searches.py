@@ -43,6 +43,7 @@ def theirs(model: Model, source: Source, **options: Any) -> tuple[Tensor, Tensor
 
 
 def assert_the_same(model: Model, ours: Recorder, source: Source, **options: Any) -> Tensor:
+    """Our search is taken, and finds the targets and scores of transformers'. Returns the targets."""
     targets, scores = theirs(model, source, **options)
     times = ours.times
     found = model.generate(**source, **options)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from searches import EOS, PAD, SENTENCES, VOCAB, Recorder, Source, theirs
+from searches import EOS, PAD, SENTENCES, VOCAB, Recorder, Source, assert_the_same, theirs
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache
 
@@ -43,13 +43,7 @@ def test_the_same_targets_and_scores(
     lengths = set()
     for number, search in enumerate(searches):  # with two of the three limits, each with other beams
         options = {"num_beams": num_beams} | search | LIMITS[(number + num_beams + norm_first) % len(LIMITS)]
-        targets, scores = theirs(model, sources, **options)
-        times = ours.times
-        found = model.generate(**sources, **options)
-        assert ours.times == times + 1
-        torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
-        if scores is not None:
-            torch.testing.assert_close(ours.scores, scores, msg=str(options))
+        found = assert_the_same(model, ours, sources, **options)
         lengths |= set((found != PAD).sum(-1).tolist())
     assert len(lengths) > 10
 
