@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from .batching import batches_by_length
 from .engine import EngineError, Found
-from .onnx_search import Graphs, Search, search_batch
+from .onnx_search import Graphs, Search, log_total, search_batch
 from .scoring import MAX_LOGITS
 from .search_settings import SearchSettings
 
@@ -58,10 +58,8 @@ class OnnxEngine:
             start = np.full_like(rows[:, :1], self.graphs.sizes["decoder_start_token_id"])
             read = np.concatenate([start, rows[:, :-1]], axis=1)
             logits, _ = self.graphs.all_logits(read, self.graphs.encode([sources[p] for p in batch]), None)
-            own = np.take_along_axis(logits, rows[..., None], 2)[..., 0].astype(np.float64)
-            top = logits.max(2)
-            each = own - top - np.log(np.exp(logits - top[..., None]).sum(2, dtype=np.float64))
-            for place, row in zip(batch, each.tolist(), strict=True):
+            each = np.take_along_axis(logits, rows[..., None], 2) - log_total(logits)
+            for place, row in zip(batch, each[..., 0].tolist(), strict=True):
                 found[place] = row[: len(targets[place])]
         return found
 

@@ -91,6 +91,11 @@ class Search:
             raise EngineError(f"length_penalty_type ({self.length_penalty_type!r}) must be 'gnmt' or None")
 
     @property
+    def renormalizes(self) -> bool:
+        """Whether scores count what is left after others are suppressed: greedy ones are those of the model itself."""
+        return self.renormalize_logits and self.num_beams > 1
+
+    @property
     def candidates(self) -> int:
         """How many to look at: enough to go on with, however many of them end. For greedy search one."""
         return 1 if self.num_beams == 1 else max(2, 1 + len(self.eos_token_id)) * self.num_beams
@@ -251,7 +256,7 @@ class Batch:
         logits, self.past = self.graphs.decode(self.tokens, self.source, self.past)
         scores = np.array([found.score for beam in self.beams for found in beam.running])
         number = search.candidates
-        tokens, log_probabilities = most_probable(logits, number, suppressed, search.renormalize_logits)
+        tokens, log_probabilities = most_probable(logits, number, suppressed, search.renormalizes)
         totals = (scores[:, None] + log_probabilities).reshape(len(self.beams), -1)
         order = (-totals).argsort(1, kind="stable")[:, :number]
         totals = np.take_along_axis(totals, order, 1)
@@ -260,10 +265,16 @@ class Batch:
         for row in zip(totals.tolist(), parents.tolist(), chosen.tolist(), strict=True):
             yield list(zip(*row, strict=True))
 
-    def forced(self, token: int) -> Iterator[list[Candidate]]:
-        """For each sentence this as the next token of all its hypotheses. It costs no probability."""
-        for beam in self.beams:
-            yield [(found.score, parent, token) for parent, found in enumerate(beam.running)]
+    def forced(self, token: int, search: Search) -> Iterator[list[Candidate]]:
+        """For each sentence this as the next token of all its hypotheses. With beams it costs no probability."""
+        if search.num_beams > 1:
+            for beam in self.beams:
+                yield [(found.score, parent, token) for parent, found in enumerate(beam.running)]
+            return
+        logits, _ = self.graphs.decode(self.tokens, self.source, self.past)
+        gained = logits[:, token] - log_total(logits)[:, 0]
+        for beam, log_probability in zip(self.beams, gained.tolist(), strict=True):
+            yield [(beam.running[0].score + log_probability, 0, token)]
 
     def go_on(self) -> None:
         """Bring what the decoder knows into the order of the hypotheses that go on. Finished sentences leave."""
@@ -305,7 +316,7 @@ def search_batch(
         suppressed = search.suppressed(length, len(begun[0]))
         length += 1
         if forced is not None and length == most:
-            candidates = batch.forced(forced)
+            candidates = batch.forced(forced, search)
         else:
             candidates = batch.candidates(search, suppressed)
         for beam, of_beam in zip(batch.beams, candidates, strict=True):
@@ -336,14 +347,18 @@ def most_probable(
     if suppressed:
         allowed = logits.copy()
         allowed[:, list(suppressed)] = -np.inf
-    counted = allowed if renormalizes else logits
-    top = counted.max(1, keepdims=True)
-    totals = np.exp(counted - top).sum(1, keepdims=True, dtype=np.float64)
+    tokens = largest(allowed, min(number, allowed.shape[1]))
+    total = log_total(allowed if renormalizes else logits)
+    return tokens, np.take_along_axis(allowed, tokens, 1) - total
+
+
+def log_total(logits: np.ndarray) -> np.ndarray:
+    """What to take from logits to have log-probabilities, in float64: (..., V) -> (..., 1)."""
+    top = logits.max(-1, keepdims=True)
+    totals = np.exp(logits - top).sum(-1, keepdims=True, dtype=np.float64)
     if not np.isfinite(totals).all():
         raise EngineError("the model computed something that is no number: its weights are damaged, or too large")
-    tokens = largest(allowed, min(number, allowed.shape[1]))
-    found = np.take_along_axis(allowed, tokens, 1).astype(np.float64)
-    return tokens, found - top - np.log(totals)
+    return top + np.log(totals)
 
 
 def largest(values: np.ndarray, number: int) -> np.ndarray:

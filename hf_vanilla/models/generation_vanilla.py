@@ -57,10 +57,9 @@ class VanillaGenerationMixin(GenerationMixin):
     after the start token, or after `decoder_input_ids` if given. (transformers itself has `sequences_scores` only for
     beam search and with `output_scores=True`, which keeps the scores of the whole vocabulary at every step.)
 
-    Where transformers' own search runs, its beam search counts the probabilities after logits processors, as always.
-    Its greedy search and sampling get the probabilities of the model itself, whatever a sample was drawn from. (Our own
-    greedy search counts a forced end, which costs nothing, and `renormalize_logits` as beam search does.) With
-    `return_dict_in_generate=True` the result has everything that this asks for besides.
+    Beam search counts the probabilities after logits processors, as always in transformers. Greedy search and sampling
+    count those of the model itself, whatever a sample was drawn from. With `return_dict_in_generate=True` the result
+    has everything that this asks for besides.
     """
 
     def generate(

@@ -107,15 +107,17 @@ def greedy_search(decoder: IncrementalDecoder, search: Search) -> tuple[Tensor, 
 def most_probable_tokens(
     decoder: IncrementalDecoder, last: Tensor, search: Search, length: int
 ) -> tuple[Tensor, Tensor | float]:
-    """The next tokens, (B, 1), and their log-probabilities if scores are wanted."""
+    """The next tokens, (B, 1), and the log-probabilities that the model gives them, if scores are wanted."""
     forced, suppressed = search.forced(length), search.suppressed(length)
-    if forced is not None:
+    if forced is not None and not search.is_scored:
         return torch.full_like(last, forced), 0.0
     logits = decoder.logits(decoder.states(last))
+    if forced is not None:
+        return torch.full_like(last, forced), logits.float().log_softmax(-1)[..., forced]
     tokens = largest(without(suppressed, logits), torch.zeros_like(last, dtype=torch.float32), 1)[1]
     if not search.is_scored:
         return tokens, 0.0
-    return tokens, log_probability_of_largest(logits.float(), suppressed, search.renormalizes)
+    return tokens, log_probability_of_largest(logits.float(), suppressed, renormalizes=False)
 
 
 @dataclass(frozen=True)

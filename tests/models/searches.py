@@ -34,12 +34,12 @@ class Recorder:
         return self.greedy_search(*arguments)
 
 
-def theirs(model: Model, source: Source, **options: Any) -> tuple[Tensor, Tensor | None]:
-    """What transformers' own search finds, called past ours."""
+def theirs(model: Model, source: Source, **options: Any) -> tuple[Tensor, Tensor]:
+    """What transformers' own search finds, called past ours, and its scores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generation_vanilla, "may_use_our_search", lambda *_: False)
-        found = model.generate(**source, **options, return_dict_in_generate=True, output_scores=True)
-    return found.sequences, found.get("sequences_scores")
+        found = model.generate(**source, **options, return_sequence_scores=True)
+    return found.sequences, found.sequences_scores
 
 
 def assert_the_same(model: Model, ours: Recorder, source: Source, **options: Any) -> Tensor:
@@ -47,8 +47,9 @@ def assert_the_same(model: Model, ours: Recorder, source: Source, **options: Any
     targets, scores = theirs(model, source, **options)
     times = ours.times
     found = model.generate(**source, **options)
-    assert ours.times == times + 1
-    torch.testing.assert_close(found, targets, rtol=0, atol=0, msg=str(options))
-    if scores is not None:
-        torch.testing.assert_close(ours.scores, scores, msg=str(options))
+    scored = model.generate(**source, **options, return_sequence_scores=True)
+    assert ours.times == times + 2
+    for sequences in (found, scored.sequences):
+        torch.testing.assert_close(sequences, targets, rtol=0, atol=0, msg=str(options))
+    torch.testing.assert_close(scored.sequences_scores, scores, msg=str(options))
     return found

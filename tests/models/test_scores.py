@@ -203,7 +203,9 @@ def test_greedy_search_computes_probabilities_only_for_scores(
 ) -> None:
     model, calls = make_decided(), []
     usual = search_vanilla.log_probability_of_largest
-    monkeypatch.setattr(search_vanilla, "log_probability_of_largest", lambda *args: calls.append(1) or usual(*args))
+    monkeypatch.setattr(
+        search_vanilla, "log_probability_of_largest", lambda *args, **named: calls.append(1) or usual(*args, **named)
+    )
     model.generate(**sources, length_penalty=None)  # which greedy search does not look at either
     assert not calls
     scored(model, sources)

@@ -4,19 +4,24 @@
 export async function search(decode, sourceLength, settings) {
   // decode(tokens, parents) reads one more token of each hypothesis, which has grown from the one before of the number
   // in parents, and returns their logits: { data: Float32Array of all rows, width: size of a row }.
-  const limit = limitOf(settings, sourceLength), forced = settings.forced_eos_token_id;
+  const limit = limitOf(settings, sourceLength), isGreedy = settings.num_beams === 1; // a greedy score is of the model itself
   const beam = new Beam(settings, limit);
   for (let length = 1; beam.isOpen; length++) {
-    if (forced !== null && length === limit) { // it costs no probability
+    const forced = length === limit ? settings.forced_eos_token_id : null;
+    if (forced !== null && !isGreedy) { // it costs no probability
       beam.advance(beam.running.map(({ score }, parent) => ({ token: forced, parent, score })), length);
       break;
     }
     const { data, width } = await decode(beam.running.map(found => found.tokens.at(-1) ?? settings.decoder_start_token_id), beam.parents);
     const number = Math.min(width, candidatesOf(settings));
+    if (forced !== null) {
+      beam.advance([{ token: forced, parent: 0, score: beam.running[0].score + data[forced] - logTotal(data) }], length);
+      break;
+    }
     const suppressed = suppressedAt(settings, length - 1);
     const candidates = beam.running.flatMap((found, parent) => {
       const row = data.subarray(parent * width, (parent + 1) * width);
-      return mostProbable(row, number, suppressed, settings.renormalize_logits).map(([token, score]) => ({ token, parent, score: found.score + score }));
+      return mostProbable(row, number, suppressed, settings.renormalize_logits && !isGreedy).map(([token, score]) => ({ token, parent, score: found.score + score }));
     });
     candidates.sort((a, b) => b.score - a.score); // stable
     beam.advance(candidates.slice(0, candidatesOf(settings)), length);
@@ -84,18 +89,25 @@ function suppressedAt(settings, length) {
 function mostProbable(logits, number, suppressed, renormalizes) {
   // The tokens with the largest logits, best first and of equal ones the first, with their log-probabilities. If asked
   // to, these share the probability of the suppressed ones.
-  const isCounted = token => !(renormalizes && suppressed.has(token));
-  let top = -Infinity, sum = 0;
-  logits.forEach((logit, token) => { if (logit > top && isCounted(token)) top = logit; });
-  logits.forEach((logit, token) => { if (isCounted(token)) sum += Math.exp(logit - top); });
-  if (!Number.isFinite(sum)) throw new Error('The model computed something that is no number.');
-  const shift = top + Math.log(sum), best = [];
-  logits.forEach((logit, token) => {
-    if ((best.length === number && logit <= best.at(-1)[1]) || suppressed.has(token)) return;
+  const allowed = suppressed.size ? logits.slice() : logits;
+  suppressed.forEach(token => { if (token >= 0 && token < logits.length) allowed[token] = -Infinity; });
+  const total = logTotal(renormalizes ? allowed : logits), best = [];
+  for (let token = 0; token < allowed.length; token++) {
+    const logit = allowed[token];
+    if (logit === -Infinity || (best.length === number && logit <= best.at(-1)[1])) continue;
     let place = best.length;
     while (place > 0 && best[place - 1][1] < logit) place--;
     best.splice(place, 0, [token, logit]);
     if (best.length > number) best.pop();
-  });
-  return best.map(([token, logit]) => [token, logit - shift]);
+  }
+  return best.map(([token, logit]) => [token, logit - total]);
+}
+
+function logTotal(logits) {
+  // What to take from logits to have log-probabilities.
+  let top = -Infinity, sum = 0;
+  for (const logit of logits) if (logit > top) top = logit;
+  for (const logit of logits) sum += Math.exp(logit - top);
+  if (!Number.isFinite(sum)) throw new Error('The model computed something that is no number.');
+  return top + Math.log(sum);
 }
