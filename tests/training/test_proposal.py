@@ -106,9 +106,10 @@ def test_few_pairs_are_seen_more_often(pairs: int, passes: int) -> None:
     assert found["max_steps"] / an_epoch == pytest.approx(passes, rel=0.1)
 
 
+@pytest.mark.parametrize("facts", [WORDS, replace(SENTENCES, is_answer=True)], ids=["words", "short answers"])
 @pytest.mark.parametrize(("pairs", "passes"), [(100, 2000), (4_000, 300), (109_000, 80)])
-def test_words_are_seen_in_3_000_batches_or_80_times(pairs: int, passes: int) -> None:
-    found = proposed(replace(WORDS, pairs=pairs), 12, 12)["training"]
+def test_answers_are_seen_1_200_000_times_or_80_each(facts: Facts, pairs: int, passes: int) -> None:
+    found = proposed(replace(facts, pairs=pairs), 12, 12)["training"]
     assert found["max_steps"] / math.ceil(12 * pairs / found["max_tokens"]) == pytest.approx(passes, rel=0.05)
 
 
