@@ -5,6 +5,7 @@ It may where it is known to find the same: only targets are asked for, by settin
 parts are exactly those of modeling_vanilla.py. Whatever is not known here counts as no.
 """
 
+import math
 from collections.abc import Iterator
 from copy import copy
 from functools import cache, partial
@@ -22,6 +23,8 @@ from transformers.generation import (
     LogitNormalization,
     LogitsProcessorList,
     MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     StoppingCriteriaList,
     SuppressTokensAtBeginLogitsProcessor,
@@ -41,7 +44,7 @@ SERVED = {
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "max_length", "max_new_tokens"),
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"),
     *("decoder_input_ids", "decoder_attention_mask", "begin_suppress_tokens", "suppress_tokens", "bad_words_ids"),
-    *("forced_eos_token_id", "renormalize_logits"),
+    *("forced_eos_token_id", "renormalize_logits", "min_length", "min_new_tokens"),
 }
 """Arguments of `generate()` and keys of the generation config that our search follows, or that do not concern it."""
 
@@ -80,12 +83,12 @@ def is_served(name: str, value: Any) -> bool:
 
 def has_enough_continuations(model: Any, settings: dict[str, Any]) -> bool:
     """Of the start token alone: beam search wants this many candidates at each step, also at the first."""
-    eos = settings["eos_token_id"]
-    number = len(eos) if isinstance(eos, list) else 1
+    eos = settings["eos_token_id"] if isinstance(settings["eos_token_id"], list) else [settings["eos_token_id"]]
     words = [word[0] for word in settings.get("bad_words_ids") or () if len(word) == 1]
-    suppressed = (*(settings.get("begin_suppress_tokens") or ()), *(settings.get("suppress_tokens") or ()), *words)
-    left = model.config.vocab_size - len(set(suppressed))
-    return left >= (1 + number) * (settings.get("num_beams") or 1)
+    suppressed = {*(settings.get("begin_suppress_tokens") or ()), *(settings.get("suppress_tokens") or ()), *words}
+    if settings.get("min_length") or settings.get("min_new_tokens"):
+        suppressed.update(eos)
+    return model.config.vocab_size - len(suppressed) >= (1 + len(eos)) * (settings.get("num_beams") or 1)
 
 
 def suits_device(model: Any, settings: dict[str, Any]) -> bool:
@@ -247,16 +250,21 @@ def asked_of_tokens(
     processors: LogitsProcessorList, prefix: Tensor, vocab_size: int, max_new_tokens: int
 ) -> dict[str, Any]:
     """What the logits processors ask for, as fields of `Search`: there must be none that it cannot do."""
-    first, later = [], []  # of each processor the tokens that it suppresses
+    begun = prefix.shape[1]
+    must_not_come: list[tuple[Tensor, float]] = []
     forced: list[int] = []
     for each in processors:
         kind = type(each)
-        if kind is SuppressTokensAtBeginLogitsProcessor and each.begin_index == prefix.shape[1]:
-            first.append(each.begin_suppress_tokens)
+        if kind is SuppressTokensAtBeginLogitsProcessor and each.begin_index == begun:
+            must_not_come.append((each.begin_suppress_tokens, 1))
         elif kind is SuppressTokensLogitsProcessor:
-            later.append(each.suppress_tokens)
+            must_not_come.append((each.suppress_tokens, math.inf))
         elif kind is NoBadWordsLogitsProcessor and all(len(w) == 1 and w[0] < vocab_size for w in each.sequence_bias):
-            later.append(prefix.new_tensor([token for (token,) in each.sequence_bias]))
+            must_not_come.append((prefix.new_tensor([token for (token,) in each.sequence_bias]), math.inf))
+        elif kind is MinLengthLogitsProcessor:
+            must_not_come.append((each.eos_token_id, each.min_length - begun))
+        elif kind is MinNewTokensLengthLogitsProcessor:
+            must_not_come.append((each.eos_token_id, each.min_new_tokens + each.prompt_length_to_skip - begun))
         elif kind is ForcedEOSTokenLogitsProcessor:
             forced = each.eos_token_id.tolist()
         elif kind is not LogitNormalization:
@@ -264,8 +272,7 @@ def asked_of_tokens(
     if forced and not may_be_forced(forced, vocab_size, max_new_tokens):
         raise MoreIsAskedForError
     return {
-        "suppressed_first": known_tokens(first + later, prefix, vocab_size),
-        "suppressed_later": known_tokens(later, prefix, vocab_size),
+        "must_not_come": tuple((known_tokens(tokens, prefix, vocab_size), last) for tokens, last in must_not_come),
         "forced_last": forced[0] if forced else None,
         "renormalizes": any(type(each) is LogitNormalization for each in processors),
     }
@@ -276,10 +283,8 @@ def may_be_forced(tokens: list[int], vocab_size: int, max_new_tokens: int) -> bo
     return len(tokens) == 1 and tokens[0] < vocab_size and max_new_tokens > 1
 
 
-def known_tokens(parts: list[Tensor], prefix: Tensor, vocab_size: int) -> Tensor | None:
-    if not parts:
-        return None
-    tokens = torch.cat([part.to(prefix.device, torch.long) for part in parts])
+def known_tokens(tokens: Tensor, prefix: Tensor, vocab_size: int) -> Tensor:
+    tokens = tokens.to(prefix.device, torch.long)
     return tokens[(tokens >= 0) & (tokens < vocab_size)]
 
 

@@ -47,8 +47,7 @@ class Search:
     early_stopping: bool | str = False
     max_new_tokens: int = 0
     is_scored: bool = False  # whether greedy search, too, returns scores, which it does not need
-    suppressed_first: Tensor | None = None  # tokens that must not follow the prefix
-    suppressed_later: Tensor | None = None  # tokens that must not come after that
+    must_not_come: tuple[tuple[Tensor, float], ...] = ()  # tokens, and up to which number of new ones that holds
     renormalizes: bool = False  # whether the other tokens share the probability of those that must not come
     forced_last: int | None = None  # what the last token must be of a target that gets max_new_tokens
 
@@ -63,7 +62,8 @@ class Search:
 
     def suppressed(self, length: int) -> Tensor | None:
         """What must not be the new token of this number, counted from 1."""
-        return self.suppressed_first if length == 1 else self.suppressed_later
+        parts = [tokens for tokens, last in self.must_not_come if length <= last]
+        return torch.cat(parts) if parts else None
 
     def forced(self, length: int) -> int | None:
         """What must be the new token of this number, counted from 1."""

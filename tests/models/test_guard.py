@@ -78,7 +78,6 @@ class Silent(TextStreamer):
     "option",
     [
         {"no_repeat_ngram_size": 2},
-        {"min_new_tokens": 3},
         {"forced_bos_token_id": 0},
         {"return_dict_in_generate": True},
         {"return_dict_in_generate": True, "return_sequence_scores": True},

@@ -240,9 +240,11 @@ def test_scores_count_what_tokens_that_must_not_come_first_would_have_had(
 def test_too_few_tokens_that_may_come_first_are_left_to_transformers(
     make_decided: MakeModel, sources: Source, ours: Recorder
 ) -> None:
-    model, options = make_decided(), {"begin_suppress_tokens": list(range(9, VOCAB)), "num_beams": 5}
-    targets, _ = theirs(model, sources, **options)
-    assert torch.equal(model.generate(**sources, **options), targets)
+    model = make_decided()
+    few: list[dict[str, Any]] = [{"begin_suppress_tokens": list(range(9, VOCAB)), "num_beams": 5}]
+    few.append({"begin_suppress_tokens": list(range(12, VOCAB)), "num_beams": 6, "min_new_tokens": 2})  # nor <eos>
+    for options in few:
+        assert torch.equal(model.generate(**sources, **options), theirs(model, sources, **options)[0])
     forced = {"begin_suppress_tokens": [7], "forced_bos_token_id": 7}
     assert torch.equal(model.generate(**sources, **forced), theirs(model, sources, **forced)[0])
     assert ours.times == 0

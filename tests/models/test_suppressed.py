@@ -25,6 +25,10 @@ ASKED: list[dict[str, Any]] = [
     {"renormalize_logits": True},
     {"suppress_tokens": OFTEN, "begin_suppress_tokens": [3, 4, EOS], "bad_words_ids": [[13], [14]]},
     {"suppress_tokens": OFTEN, "begin_suppress_tokens": [3, 4, EOS], "renormalize_logits": True},
+    {"min_length": 7},
+    {"min_new_tokens": 5, "renormalize_logits": True},
+    {"min_length": 6, "min_new_tokens": 3, "suppress_tokens": OFTEN, "forced_eos_token_id": EOS},
+    {"min_new_tokens": 4, "eos_token_id": [EOS, 9]},
 ]
 
 
