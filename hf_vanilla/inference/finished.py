@@ -33,6 +33,8 @@ def kept_by(
     """
     The best of those that finished before transformers' search ends, and whether no later one can be among them.
 
+    That is judged by `row`, and wrong if the best hypothesis that runs at a step is none of those that finish in it.
+
     Args:
         prefix_score: The log-probability of so many first tokens of a hypothesis. The best of those that run at a step
             is at least as probable as what later hypotheses had then.

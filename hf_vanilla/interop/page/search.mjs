@@ -4,7 +4,8 @@
 export async function search(decode, sourceLength, settings) {
   // decode(tokens, parents) reads one more token of each hypothesis, which has grown from the one before of the number
   // in parents, and returns their logits: { data: Float32Array of all rows, width: size of a row }.
-  const limit = limitOf(settings, sourceLength), isGreedy = settings.num_beams === 1; // a greedy score is of the model itself
+  const limit = limitOf(settings, sourceLength), isGreedy = settings.num_beams === 1;
+  // Scores of beams count what suppressing and forcing change, greedy ones are those of the model itself.
   const beam = new Beam(settings, limit);
   for (let length = 1; beam.isOpen; length++) {
     const forced = length === limit ? settings.forced_eos_token_id : null;
