@@ -2,9 +2,8 @@
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,12 @@ from transformers import GenerationConfig
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
-from .finished import FinishedHypothesis, best, end_of, kept_by
+from .finished import Ending, FinishedHypothesis, best, end_of
 from .search_settings import SearchSettings, asks_for_nothing
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
-PATIENCE = (4, 8, 16, 64)
-"""
-So many times num_beams hypotheses are waited for, one after the other, until no later one can be among the best. That
-is judged by those that have finished: with 2, the best of those that still ran was too often none of them (9 of 1,000
-lists of the quick start were others; with 4 none).
-"""
+PATIENCE = (2, 4, 8, 16, 64)
+"""So many times num_beams hypotheses are waited for, one after the other, until the search is seen to have ended."""
 
 OF_ANY_SEARCH = {
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping", "max_length"),
@@ -36,8 +31,6 @@ OF_GREEDY_SEARCH = {
     *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
 }
 """With beams they are refused: CTranslate2 would share the probability of what is forbidden among the rest."""
-
-NOTHING = [-math.inf]  # of hypotheses that do not matter
 
 
 def load_ctranslate2_engine(
@@ -217,8 +210,10 @@ class CTranslate2Engine:
     ) -> list[list[Found]]:
         """
         The same hypotheses stay in the beam of CTranslate2 as in that of transformers. It differs in when a search
-        ends: here after `patience * num_beams` finished ones, there by whether a better one may come. So more than
-        enough are waited for, and `kept_by` chooses those that transformers' search had seen at its end.
+        ends: here after `patience * num_beams` finished ones, there when nothing that still runs could be among the
+        best. So more than enough are waited for. Those that finish later tell at which step that may have been, and
+        a search that is cut there shows what ran. (Where all that the cut search shows has ended, only
+        `early_stopping="never"` asks for more, and those that finish later have to tell it.)
 
         Args:
             limits: Those of the sentences. Where one is reached, and is less than `limit`, there is nothing.
@@ -226,28 +221,42 @@ class CTranslate2Engine:
         found: list[list[Found]] = [[]] * len(sources)
         todo, firsts = list(range(len(sources))), self._firsts(sources, starts, settings)
         for patience in patience_of(settings, len(starts[0])):
-            of_todo: list[Any] = [[each[place] for place in todo] for each in (sources, starts, firsts)]
-            found_by: Any = self._finished
-            rows = found_by(*of_todo, limit, patience, settings)
-            whole = [
-                number
-                for number, place in enumerate(todo)
-                if limits[place] == limit or max(one.length for one in rows[number]) < limits[place]
-            ]
+            batch = Beams(sources, starts, firsts, patience, settings)
             for place in todo:
                 found[place] = []  # also where an earlier round did not reach the limit
-            rows, todo = [rows[number] for number in whole], [todo[number] for number in whole]
-            later = self._prefix_scores([sources[p] for p in todo], rows, len(starts[0]), settings)
-            unsure = []
-            for place, row, scores_of in zip(todo, rows, later, strict=True):
-                kept, is_sure = kept_by(settings, row, scores_of, longest, limit)
-                found[place] = [Found(one.token_ids, one.score) for one in kept]
-                if not is_sure:
-                    unsure.append(place)
-            todo = unsure
+            rows = {
+                place: row
+                for place, row in zip(todo, self._finished(batch, todo, limit), strict=True)
+                if limits[place] == limit or max(one.length for one in row) < limits[place]
+            }
+            endings = self._endings(batch, rows, longest)
+            todo = []
+            for place, ending in endings.items():
+                end = ending.step()
+                found[place] = [Found(list(one.token_ids), one.score) for one in ending.kept(end)]
+                # Else the limit ended it. Of more than were waited for, the worst are not told of.
+                if end is None and len(rows[place]) >= batch.number:
+                    todo.append(place)
             if not todo:
                 break
         return found
+
+    def _endings(self, batch: "Beams", rows: dict[int, list[FinishedHypothesis]], longest: int) -> dict[int, Ending]:
+        """For each place of `rows` where transformers' search ends, as far as that is known."""
+        prefixes = self._prefixes(batch, rows)
+        endings = {place: Ending(batch.settings, longest, row, prefixes[place]) for place, row in rows.items()}
+        uncertain = endings
+        while uncertain:
+            steps = {
+                place: step for place, ending in uncertain.items() if (step := ending.uncertain_step()) is not None
+            }
+            uncertain = {place: endings[place] for place in steps}
+            cut = replace(batch, patience=batch.patience + 1)  # so that all are told of
+            for step in sorted(set(steps.values())):
+                places = [place for place in steps if steps[place] == step]
+                for place, row in zip(places, self._finished(cut, places, step), strict=True):
+                    endings[place].see(step, row, self.eos)
+        return endings
 
     def _firsts(self, sources: list[list[int]], starts: list[list[int]], settings: SearchSettings) -> list["First"]:
         """
@@ -264,50 +273,60 @@ class CTranslate2Engine:
             end = row[forced]
             share = math.log1p(-math.exp(min(end, -1e-9)))
             is_candidate = end > min(total for _, total in step) + share
-            firsts.append(First(share, FinishedHypothesis(target, 1, end, end) if is_candidate else None))
+            firsts.append(First(share, FinishedHypothesis(tuple(target), 1, end, end) if is_candidate else None))
         return firsts
 
-    def _finished(
-        self,
-        sources: list[list[int]],
-        starts: list[list[int]],
-        firsts: list["First"],
-        limit: int,
-        patience: float,
-        settings: SearchSettings,
-    ) -> list[list[FinishedHypothesis]]:
-        """All hypotheses that come to their end while so many times `num_beams` of them are waited for."""
-        width, forced, exponent = settings.num_beams, len(starts[0]), settings.length_penalty
-        theirs = their_penalty(settings, forced)
-        options = {"beam_size": width, "patience": patience, "num_hypotheses": int(width * patience)}
+    def _finished(self, batch: "Beams", places: list[int], limit: int) -> list[list[FinishedHypothesis]]:
+        """All hypotheses that come to their end, or to the limit, while `batch.number` of them are waited for."""
+        settings, forced = batch.settings, len(batch.starts[0])
+        theirs, exponent = their_penalty(settings, forced), settings.length_penalty
+        options = {"beam_size": settings.num_beams, "patience": batch.patience, "num_hypotheses": batch.number}
         options |= {"length_penalty": theirs, "min_decoding_length": forced + 1 if forced else 0}
+        sources, starts = ([each[place] for place in places] for each in (batch.sources, batch.starts))
         rows = self._translate(sources, starts, limit, **options)
 
         def hypothesis(target: list[int], score: float, share: float) -> FinishedHypothesis:
             length, total = len(target) - forced, score * len(target) ** theirs + share
-            return FinishedHypothesis(target, length, total, total / length**exponent)
+            return FinishedHypothesis(tuple(target), length, total, total / length**exponent)
 
         return [
             [*([first.ended] if first.ended else []), *(hypothesis(*one, first.share) for one in row)]
-            for row, first in zip(rows, firsts, strict=True)
+            for row, first in zip(rows, (batch.firsts[place] for place in places), strict=True)
         ]
 
-    def _prefix_scores(
-        self, sources: Sequence[list[int]], rows: list[list[FinishedHypothesis]], forced: int, settings: SearchSettings
-    ) -> list[Callable[[FinishedHypothesis, int], float]]:
-        """For each sentence: how probable the first tokens of one of its later hypotheses are."""
-        asked = [(place, one) for place, row in enumerate(rows) for one in later_ones(row, settings)]
-        targets = [one.token_ids for _, one in asked]
-        scored = self.log_probabilities([sources[p] for p, _ in asked], targets, MAX_SOURCE_TOKENS) if asked else []
-        sums: dict[int, dict[tuple[int, ...], list[float]]] = defaultdict(dict)
-        for (place, one), row in zip(asked, scored, strict=True):
-            sums[place][tuple(one.token_ids)] = row[forced:]
+    def _prefixes(
+        self, batch: "Beams", rows: dict[int, list[FinishedHypothesis]]
+    ) -> dict[int, dict[FinishedHypothesis, list[float]]]:
+        """The log-probability of each token that was not forced, of those hypotheses by which endings are judged."""
+        asked = [(place, one) for place, row in rows.items() for one in later_ones(row, batch.settings)]
+        sources, targets = [batch.sources[place] for place, _ in asked], [one.token_ids for _, one in asked]
+        found: dict[int, dict[FinishedHypothesis, list[float]]] = {place: {} for place in rows}
+        if asked:
+            scored = self.log_probabilities(sources, targets, MAX_SOURCE_TOKENS)
+            for (place, one), row in zip(asked, scored, strict=True):
+                found[place][one] = row[len(batch.starts[0]) :]
+        return found
 
-        def of(place: int) -> Callable[[FinishedHypothesis, int], float]:
-            known = sums[place]
-            return lambda one, length: math.fsum(known.get(tuple(one.token_ids), NOTHING)[:length])
 
-        return [of(place) for place in range(len(rows))]
+@dataclass(frozen=True)
+class Beams:
+    """
+    What a search with beams is for.
+
+    Args:
+        firsts: What becomes of <eos> at the first step of each source.
+        patience: How many times `num_beams` finished hypotheses to wait for.
+    """
+
+    sources: Sequence[list[int]]
+    starts: Sequence[list[int]]
+    firsts: Sequence["First"]
+    patience: float
+    settings: SearchSettings
+
+    @property
+    def number(self) -> int:
+        return int(self.settings.num_beams * self.patience)
 
 
 def patience_of(settings: SearchSettings, forced: int) -> Sequence[float]:
