@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from transformers import GenerationConfig
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
-from .finished import Ending, FinishedHypothesis, best, end_of
+from .finished import Ending, FinishedHypothesis, end_of, hopes_for_longer
 from .search_settings import SearchSettings, asks_for_nothing
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
-PATIENCE = (2, 4, 8, 16, 64)
-"""So many times num_beams hypotheses are waited for, one after the other, until the search is seen to have ended."""
+JUST_ENOUGH = 1.01
+"""So many times num_beams hypotheses are waited for. With 1, CTranslate2 may end a search with the first one."""
+
+LOOKS_AHEAD = {2: 4, 6: 16, 12: 64}
+"""After so many looks at single steps, so many times num_beams hypotheses are waited for, to skip some steps."""
 
 OF_ANY_SEARCH = {
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping", "max_length"),
@@ -113,21 +116,8 @@ class CTranslate2Engine:
                 "the run itself"
             )
         limits = settings.limits([len(source) for source in sources], len(starts[0]))
-        search: Any = self._greedy if settings.num_beams == 1 else self._beams
-        found: list[list[Found]] = [[]] * len(sources)
-
-        def run(places: list[int], limit: int) -> list[int]:
-            """Search with one limit of length for all. Returns those that would have been cut by their own before."""
-            of_places: list[Any] = [[each[place] for place in places] for each in (sources, starts, limits)]
-            rows = search(*of_places, limit, settings, max(limits))
-            for place, row in zip(places, rows, strict=True):
-                found[place] = row
-            return [place for place in places if not found[place]]
-
-        cut = sorted(run(list(range(len(sources))), max(limits)), key=lambda place: limits[place])
-        for limit, group in groupby(cut, key=lambda place: limits[place]):
-            run(list(group), limit)
-        return found
+        search = self._greedy_search if settings.num_beams == 1 else self._beam_search
+        return search(sources, starts, limits, settings)
 
     def log_probabilities(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], max_tokens: int
@@ -166,27 +156,28 @@ class CTranslate2Engine:
             for result in results
         ]
 
-    def _greedy(
-        self,
-        sources: list[list[int]],
-        starts: list[list[int]],
-        limits: list[int],
-        limit: int,
-        settings: SearchSettings,
-        _: int,
+    def _greedy_search(
+        self, sources: Sequence[list[int]], starts: Sequence[list[int]], limits: Sequence[int], settings: SearchSettings
     ) -> list[list[Found]]:
-        """As `_beams`."""
-        forced = len(starts[0])
-        rows = self._translate(sources, starts, limit, beam_size=1, **self._greedy_options(settings, forced))
-        targets = [row[0][0] for row in rows]
+        """CTranslate2 has one limit for all: those targets that are longer than their own are searched again."""
+        forced, options = len(starts[0]), self._greedy_options(settings, len(starts[0]))
+        targets: list[list[int]] = [[]] * len(sources)
+
+        def run(places: list[int], limit: int) -> None:
+            of_places = [[each[place] for place in places] for each in (sources, starts)]
+            rows = self._translate(of_places[0], of_places[1], limit, beam_size=1, **options)
+            for place, [(target, _)] in zip(places, rows, strict=True):
+                targets[place] = target
+
+        run(list(range(len(sources))), max(limits))
+        cut = [place for place, target in enumerate(targets) if len(target) - forced > limits[place]]
+        for limit, group in groupby(sorted(cut, key=limits.__getitem__), key=limits.__getitem__):
+            run(list(group), limit)
         scores = [math.nan] * len(targets)
         if settings.has_scores:  # what is forbidden has a share in them
             for place, row in enumerate(self.log_probabilities(sources, targets, MAX_SOURCE_TOKENS)):
                 scores[place] = math.fsum(row[forced:]) / max(1, len(row) - forced) ** settings.length_penalty
-        return [
-            [] if own < limit and len(target) - forced >= own else [Found(target, score)]
-            for target, score, own in zip(targets, scores, limits, strict=True)
-        ]
+        return [[Found(target, score)] for target, score in zip(targets, scores, strict=True)]
 
     def _greedy_options(self, settings: SearchSettings, forced: int) -> dict[str, Any]:
         lengths = ((settings.of("min_length") or 0) - 1, (settings.of("min_new_tokens") or 0) + forced)
@@ -199,66 +190,55 @@ class CTranslate2Engine:
             "suppress_sequences": self._words(suppressed) or None,
         }
 
-    def _beams(
-        self,
-        sources: list[list[int]],
-        starts: list[list[int]],
-        limits: list[int],
-        limit: int,
-        settings: SearchSettings,
-        longest: int,
+    def _beam_search(
+        self, sources: Sequence[list[int]], starts: Sequence[list[int]], limits: Sequence[int], settings: SearchSettings
     ) -> list[list[Found]]:
         """
         The same hypotheses stay in the beam of CTranslate2 as in that of transformers. It differs in when a search
-        ends: here after `patience * num_beams` finished ones, there when nothing that still runs could be among the
-        best. So more than enough are waited for. Those that finish later tell at which step that may have been, and
-        a search that is cut there shows what ran. (Where all that the cut search shows has ended, only
-        `early_stopping="never"` asks for more, and those that finish later have to tell it.)
-
-        Args:
-            limits: Those of the sentences. Where one is reached, and is less than `limit`, there is nothing.
+        ends, and does not tell what still ran then. So a first search finds where `num_beams` hypotheses have
+        finished, and others that are cut there, or at the steps behind it, show where transformers' would have ended.
         """
-        found: list[list[Found]] = [[]] * len(sources)
-        todo, firsts = list(range(len(sources))), self._firsts(sources, starts, settings)
-        for patience in patience_of(settings, len(starts[0])):
-            batch = Beams(sources, starts, firsts, patience, settings)
-            for place in todo:
-                found[place] = []  # also where an earlier round did not reach the limit
-            rows = {
-                place: row
-                for place, row in zip(todo, self._finished(batch, todo, limit), strict=True)
-                if limits[place] == limit or max(one.length for one in row) < limits[place]
-            }
-            endings = self._endings(batch, rows, longest)
-            todo = []
-            for place, ending in endings.items():
-                end = ending.step()
-                found[place] = [Found(list(one.token_ids), one.score) for one in ending.kept(end)]
-                # Else the limit ended it. Of more than were waited for, the worst are not told of.
-                if end is None and len(rows[place]) >= batch.number:
-                    todo.append(place)
-            if not todo:
-                break
-        return found
+        beams = Beams(sources, starts, self._firsts(sources, starts, settings), settings)
+        rows, longest = self._finished(beams, range(len(sources)), max(limits), JUST_ENOUGH), max(limits)
+        endings = [Ending(settings, own, longest, row) for own, row in zip(limits, rows, strict=True)]
+        for ending, row in zip(endings, rows, strict=True):  # where the first search is enough
+            step = end_of(row, settings.num_beams)
+            is_end = settings.of("early_stopping") is True and step < ending.limit
+            if beams.drops_the_worst and (is_end or step == ending.limit == longest):
+                ending.see(step, row, self.eos)
+        self._find(endings, beams)
+        return [[Found(list(one.token_ids), one.score) for one in ending.kept()] for ending in endings]
 
-    def _endings(self, batch: "Beams", rows: dict[int, list[FinishedHypothesis]], longest: int) -> dict[int, Ending]:
-        """For each place of `rows` where transformers' search ends, as far as that is known."""
-        prefixes = self._prefixes(batch, rows)
-        endings = {place: Ending(batch.settings, longest, row, prefixes[place]) for place, row in rows.items()}
-        uncertain = endings
-        while uncertain:
-            steps = {
-                place: step for place, ending in uncertain.items() if (step := ending.uncertain_step()) is not None
-            }
-            uncertain = {place: endings[place] for place in steps}
-            cut = replace(batch, patience=batch.patience + 1)  # so that all are told of
+    def _find(self, endings: Sequence[Ending], beams: "Beams") -> None:
+        """Look at the searches until it is certain where each of them ends."""
+        steps = steps_to_see(endings, range(len(endings)))
+        for looks in count(min(LOOKS_AHEAD) if hopes_for_longer(beams.settings) else 0):
+            if not steps:
+                return
+            if looks in LOOKS_AHEAD:
+                self._look_ahead(endings, beams, list(steps), LOOKS_AHEAD[looks])
+                steps = steps_to_see(endings, steps)
             for step in sorted(set(steps.values())):
                 places = [place for place in steps if steps[place] == step]
-                for place, row in zip(places, self._finished(cut, places, step), strict=True):
+                # At most num_beams finish in a step: all are told of.
+                for place, row in zip(places, self._finished(beams, places, step, step + 1), strict=True):
                     endings[place].see(step, row, self.eos)
-        return endings
+            steps = steps_to_see(endings, steps)
 
-    def _firsts(self, sources: list[list[int]], starts: list[list[int]], settings: SearchSettings) -> list["First"]:
+    def _look_ahead(self, endings: Sequence[Ending], beams: "Beams", places: Sequence[int], patience: float) -> None:
+        """So that steps at which hypotheses ran that finish later, and well, need not be looked at."""
+        rows = self._finished(beams, places, max(endings[place].limit for place in places), patience)
+        full = (end_of(row, beams.settings.num_beams) for row in rows)
+        later = [[one for one in row if one.length > end] for row, end in zip(rows, full, strict=True)]
+        sources = [beams.sources[place] for place, row in zip(places, later, strict=True) for _ in row]
+        targets = [one.token_ids for row in later for one in row]
+        scored = iter(self.log_probabilities(sources, targets, MAX_SOURCE_TOKENS) if targets else [])
+        for place, row in zip(places, later, strict=True):
+            endings[place].hint({one: next(scored)[beams.forced :] for one in row})
+
+    def _firsts(
+        self, sources: Sequence[list[int]], starts: Sequence[list[int]], settings: SearchSettings
+    ) -> list["First"]:
         """
         What becomes of <eos> directly behind a forced beginning. There, CTranslate2 loses it, and a place of the beam
         with it. So it is forbidden there, by which the probabilities of all hypotheses grow by the same factor.
@@ -267,45 +247,35 @@ class CTranslate2Engine:
             return [First(0.0, None)] * len(sources)
         width, forced, firsts = settings.num_beams, len(starts[0]), []
         ended = [[*start, self.eos] for start in starts]
-        options = {"beam_size": width, "num_hypotheses": width, "patience": 1.01, "length_penalty": 0}
+        options = {"beam_size": width, "num_hypotheses": width, "patience": JUST_ENOUGH, "length_penalty": 0}
         steps = self._translate(sources, starts, 1, **options, min_decoding_length=forced + 1)
-        for target, row, step in zip(ended, self.log_probabilities(sources, ended, 2000), steps, strict=True):
+        for target, row, step in zip(
+            ended, self.log_probabilities(sources, ended, MAX_SOURCE_TOKENS), steps, strict=True
+        ):
             end = row[forced]
             share = math.log1p(-math.exp(min(end, -1e-9)))
             is_candidate = end > min(total for _, total in step) + share
             firsts.append(First(share, FinishedHypothesis(tuple(target), 1, end, end) if is_candidate else None))
         return firsts
 
-    def _finished(self, batch: "Beams", places: list[int], limit: int) -> list[list[FinishedHypothesis]]:
-        """All hypotheses that come to their end, or to the limit, while `batch.number` of them are waited for."""
-        settings, forced = batch.settings, len(batch.starts[0])
-        theirs, exponent = their_penalty(settings, forced), settings.length_penalty
-        options = {"beam_size": settings.num_beams, "patience": batch.patience, "num_hypotheses": batch.number}
-        options |= {"length_penalty": theirs, "min_decoding_length": forced + 1 if forced else 0}
-        sources, starts = ([each[place] for place in places] for each in (batch.sources, batch.starts))
+    def _finished(
+        self, beams: "Beams", places: Sequence[int], limit: int, patience: float
+    ) -> list[list[FinishedHypothesis]]:
+        """The hypotheses that come to their end, or to the limit, while `patience * num_beams` are waited for."""
+        number, forced, exponent = int(beams.settings.num_beams * patience), beams.forced, beams.settings.length_penalty
+        options = {"beam_size": beams.settings.num_beams, "patience": patience, "num_hypotheses": number}
+        options |= {"length_penalty": float(exponent), "min_decoding_length": forced + 1 if forced else 0}
+        sources, starts = ([each[place] for place in places] for each in (beams.sources, beams.starts))
         rows = self._translate(sources, starts, limit, **options)
 
         def hypothesis(target: list[int], score: float, share: float) -> FinishedHypothesis:
-            length, total = len(target) - forced, score * len(target) ** theirs + share
+            length, total = len(target) - forced, score * len(target) ** float(exponent) + share
             return FinishedHypothesis(tuple(target), length, total, total / length**exponent)
 
         return [
             [*([first.ended] if first.ended else []), *(hypothesis(*one, first.share) for one in row)]
-            for row, first in zip(rows, (batch.firsts[place] for place in places), strict=True)
+            for row, first in zip(rows, (beams.firsts[place] for place in places), strict=True)
         ]
-
-    def _prefixes(
-        self, batch: "Beams", rows: dict[int, list[FinishedHypothesis]]
-    ) -> dict[int, dict[FinishedHypothesis, list[float]]]:
-        """The log-probability of each token that was not forced, of those hypotheses by which endings are judged."""
-        asked = [(place, one) for place, row in rows.items() for one in later_ones(row, batch.settings)]
-        sources, targets = [batch.sources[place] for place, _ in asked], [one.token_ids for _, one in asked]
-        found: dict[int, dict[FinishedHypothesis, list[float]]] = {place: {} for place in rows}
-        if asked:
-            scored = self.log_probabilities(sources, targets, MAX_SOURCE_TOKENS)
-            for (place, one), row in zip(asked, scored, strict=True):
-                found[place][one] = row[len(batch.starts[0]) :]
-        return found
 
 
 @dataclass(frozen=True)
@@ -315,26 +285,26 @@ class Beams:
 
     Args:
         firsts: What becomes of <eos> at the first step of each source.
-        patience: How many times `num_beams` finished hypotheses to wait for.
     """
 
     sources: Sequence[list[int]]
     starts: Sequence[list[int]]
     firsts: Sequence["First"]
-    patience: float
     settings: SearchSettings
 
     @property
-    def number(self) -> int:
-        return int(self.settings.num_beams * self.patience)
+    def forced(self) -> int:
+        return len(self.starts[0])
+
+    @property
+    def drops_the_worst(self) -> bool:
+        """Whether those that a search has dropped, of more than it waited for, are worse by our length penalty, too."""
+        return not self.forced and not isinstance(self.settings.length_penalty, GNMTLengthPenalty)
 
 
-def patience_of(settings: SearchSettings, forced: int) -> Sequence[float]:
-    """How many times num_beams finished hypotheses to wait for, one after the other until that was enough."""
-    if settings.of("early_stopping") is not True:
-        return PATIENCE
-    # A little more than 1: CTranslate2 ends with the first one if it is 1 and there is no penalty.
-    return (3,) if forced or isinstance(settings.length_penalty, GNMTLengthPenalty) else (1.01,)
+def steps_to_see(endings: Sequence[Ending], places: Iterable[int]) -> dict[int, int]:
+    steps = ((place, endings[place].step_to_see()) for place in places)
+    return {place: step for place, step in steps if step is not None}
 
 
 @dataclass(frozen=True)
@@ -349,27 +319,3 @@ class First:
 
     share: float
     ended: FinishedHypothesis | None
-
-
-def their_penalty(settings: SearchSettings, forced: int) -> float:
-    """
-    The exponent of CTranslate2's length penalty, by which it drops the worst of more hypotheses than it waited for. It
-    counts forced tokens, and does not know GNMT's penalty; then it should at least drop the right ones.
-    """
-    is_gnmt = isinstance(settings.length_penalty, GNMTLengthPenalty)
-    if settings.of("early_stopping") is True and (forced or is_gnmt):
-        return 0.0  # the first to finish are what counts
-    return float(settings.length_penalty) * (0.6 if is_gnmt else 1.0)
-
-
-def later_ones(row: list[FinishedHypothesis], settings: SearchSettings) -> list[FinishedHypothesis]:
-    """
-    Hypotheses whose first tokens say whether transformers' search had gone on: all that finished after `num_beams`
-    others had if one of them would be among the best, else the last ones.
-    """
-    if settings.of("early_stopping") is True:
-        return []
-    full = end_of(row, settings.num_beams)
-    last = max(one.length for one in row)
-    is_about_more = any(one.length > full for one in best(row, settings.number))
-    return [one for one in row if one.length > full and (is_about_more or one.length == last)]

@@ -18,6 +18,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, Pr
 from transformers.modeling_outputs import CausalLMOutput
 
 from hf_vanilla.inference.ctranslate2_engine import CTranslate2Engine
+from hf_vanilla.inference.engine import Found
 from hf_vanilla.inference.search_settings import SearchSettings
 from hf_vanilla.models.generation_vanilla import GNMTLengthPenalty
 
@@ -90,11 +91,40 @@ class LikeCTranslate2:
         ]
 
     def _log_probs(self, source: list[str], target: list[str]) -> list[float]:
-        start, *tokens = map(WORDS.index, [*source, *target, WORDS[EOS]])
+        start, *tokens = map(WORDS.index, [source[0], *target, WORDS[EOS]])
         return [language((start, *tokens[:place]))[token] for place, token in enumerate(tokens)]
 
 
 GNMT = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
+
+
+def found_by_us(sources: list[list[int]], width: int, **options: Any) -> list[list[Found]]:
+    config = GenerationConfig(eos_token_id=EOS, max_new_tokens=LIMIT, num_beams=width, num_return_sequences=width)
+    settings = SearchSettings(config, None, options, with_scores=True)
+    engine = CTranslate2Engine(LikeCTranslate2(), WORDS, config, positions=100)
+    return engine.search(sources, [[]] * len(sources), range(len(sources)), settings)
+
+
+def found_by_transformers(sources: list[list[int]], width: int, **options: Any) -> list[list[Found]]:
+    if options.pop("length_penalty_type", None):
+        options["length_penalty"] = GNMTLengthPenalty(options["length_penalty"])
+    usual = {"eos_token_id": EOS, "pad_token_id": EOS, "max_new_tokens": LIMIT, "num_beams": width}
+    usual |= {"num_return_sequences": width, "use_cache": False, "return_dict_in_generate": True, "output_scores": True}
+    found = Language().generate(torch.tensor(sources)[:, :1], **usual | options)
+    rows = (row[: row.index(EOS) + 1] if EOS in row else row for row in found.sequences[:, 1:].tolist())
+    ranked = iter(map(Found, rows, found.sequences_scores.tolist()))
+    return [[next(ranked) for _ in range(width)] for _ in sources]
+
+
+def assert_the_same(found: list[list[Found]], expected: list[list[Found]]) -> None:
+    both = list(zip(found, expected, strict=True))
+    different = [
+        place for place, rows in enumerate(both) if len({str([one.token_ids for one in row]) for row in rows}) > 1
+    ]
+    assert different == []
+    scores, wanted = ([one.score for row in rows for one in row] for rows in (found, expected))
+    assert scores == pytest.approx(wanted, abs=1e-5)
+    assert len({len(one.token_ids) for row in expected for one in row}) > 5
 
 
 @pytest.mark.parametrize("width", [2, 4])
@@ -109,31 +139,23 @@ GNMT = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
         {"early_stopping": "never"},
         {"early_stopping": "never", "length_penalty": 0.0},
         {"early_stopping": "never", "length_penalty": 2.0},
-        GNMT | {"early_stopping": "never"},
         GNMT,
+        GNMT | {"early_stopping": True},
+        GNMT | {"early_stopping": "never"},
     ],
     ids=str,
 )
 def test_a_search_ends_where_that_of_transformers_does(options: dict[str, Any], width: int) -> None:
-    config = GenerationConfig(eos_token_id=EOS, pad_token_id=EOS, max_new_tokens=LIMIT, num_beams=width)
-    settings = SearchSettings(config, None, options | {"num_return_sequences": width}, with_scores=True)
-    engine = CTranslate2Engine(LikeCTranslate2(), WORDS, config, positions=100)
-    sentences = [[TOKENS + place] for place in range(SENTENCES)]
-    found = engine.search(sentences, [[]] * SENTENCES, range(SENTENCES), settings)
-    kwargs: dict[str, Any] = {name: value for name, value in options.items() if name != "length_penalty_type"}
-    if "length_penalty_type" in options:
-        kwargs["length_penalty"] = GNMTLengthPenalty(0.6)
-    asked = {"num_return_sequences": width, "return_dict_in_generate": True, "output_scores": True, "use_cache": False}
-    theirs = Language().generate(torch.tensor(sentences), config, **kwargs, **asked)
-    rows = theirs.sequences[:, 1:].tolist()
-    targets = [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in rows]
-    expected = [targets[start : start + width] for start in range(0, len(targets), width)]
-    different = [
-        place
-        for place, (want, have) in enumerate(zip(expected, found, strict=True))
-        if want != [tuple(one.token_ids) for one in have]
+    sources = [[TOKENS + place] for place in range(SENTENCES)]
+    assert_the_same(found_by_us(sources, width, **options), found_by_transformers(sources, width, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"early_stopping": True}, GNMT | {"early_stopping": True}], ids=str)
+def test_it_ends_at_the_limit_of_its_own_sentence(options: dict[str, Any]) -> None:
+    sources = [[TOKENS + place] * (1 + place % 9) for place in range(SENTENCES)]
+    found = found_by_us(sources, 3, **options, max_length_beyond_source=2)
+    of_each_length = [
+        found_by_transformers(sources[start::9], 3, **options, max_new_tokens=start + 3) for start in range(9)
     ]
-    assert different == []
-    scores = [one.score for row in found for one in row]
-    assert scores == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-5)
-    assert len(set(map(len, targets))) > 5
+    expected = [of_each_length[place % 9][place // 9] for place in range(SENTENCES)]
+    assert_the_same(found, expected)

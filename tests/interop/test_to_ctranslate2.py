@@ -107,6 +107,7 @@ BEAMS = {"num_beams": 4, "num_return_sequences": 4}
         {"num_beams": 1, "min_length": 9, "no_repeat_ngram_size": 2},
         {"num_beams": 1, "suppress_tokens": [270, 275], "bad_words_ids": [[271, 272], [280], [2]]},
         {"num_beams": 1, "repetition_penalty": 1.3},
+        {"num_beams": 1, "max_length_beyond_source": 1},
         {"num_beams": 1, "min_new_tokens": 6, "max_new_tokens": 8, "max_length": None},
         *(BEAMS | {"early_stopping": value} for value in (False, True, "never")),
         *(BEAMS | {"length_penalty": value} for value in (0.0, 0.6, 1.5)),
