@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from httpx2 import HTTPError
@@ -24,6 +25,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
+from ..manifest import MANIFEST, ManifestError, read_manifest
 from ..messages import say
 from ..weights import CONFIG
 from .errors import InteropError
@@ -158,10 +160,30 @@ def refuse_another_model(place: Place, found: Repository) -> None:
 def sent(api: HfApi, place: Place, staged: Staged, found: Repository) -> Pushed:
     """Have a repository hold what is staged."""
     name, kind = place.name, place.kind
-    old = {file for file in found.files - staged.files.keys() if kind == MODEL and is_ours(file)}
+    old = sent_before(api, place, found) - staged.files.keys()
     commit = tried(FILES, lambda: committed(api, place, staged, old), name)
     tried(TAG, lambda: api.create_tag(name, tag=staged.tag, revision=commit, repo_type=kind, exist_ok=True), name)
     return Pushed(found.url, commit, staged.tag, is_new=commit != found.commit)
+
+
+def sent_before(api: HfApi, place: Place, found: Repository) -> set[str]:
+    """Those files of a repository that an earlier push may have sent: of a Space, what the page's manifest names."""
+    if place.kind == MODEL:
+        return {file for file in found.files if is_ours(file)}
+    if MANIFEST not in found.files:
+        return set()
+    with TemporaryDirectory() as folder:
+        tried(
+            "the page before",
+            lambda: api.hf_hub_download(
+                place.name, MANIFEST, repo_type=place.kind, revision=found.commit, local_dir=folder
+            ),
+            place.name,
+        )
+        try:
+            return found.files & read_manifest(Path(folder))["files"].keys()
+        except ManifestError:  # not one of ours
+            return set()
 
 
 def committed(api: HfApi, place: Place, staged: Staged, old: set[str]) -> str:

@@ -24,6 +24,7 @@ from hf_vanilla.interop import hub as our_hub
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.interop.hub import push
 from hf_vanilla.interop.staging import Staged
+from hf_vanilla.manifest import MANIFEST, manifest_of, read_manifest
 from hf_vanilla_cli import main
 
 SOURCES = ["a few words", "BAD, CAB.", "x"]
@@ -47,6 +48,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with running() as hub:
         for name, value in {"HF_HUB_OFFLINE": False, "ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": True}.items():
             monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # which also remembers the Hub before
         monkeypatch.setattr("time.sleep", lambda seconds: hub.waited.append(seconds))
@@ -239,6 +243,23 @@ def test_a_page_becomes_a_static_space_that_names_the_model(run: Path, hub: Hub,
     assert "https://huggingface.co/spaces/user/name" in published(hub)["README.md"].decode()
     assert model.url == f"{hub.url}/user/name"
     assert space.url == f"{hub.url}/spaces/user/name"
+
+
+def test_files_of_the_page_before_go_and_those_of_others_stay(run: Path, hub: Hub, tmp_path: Path) -> None:
+    before, page = exported_page(tmp_path / "before", run), exported_page(tmp_path / "page", run)
+    facts = read_manifest(before)
+    (before / MANIFEST).unlink()
+    (before / "old.mjs").write_text("of an earlier version")
+    (before / MANIFEST).write_text(manifest_of(before, {name: facts[name] for name in facts.keys() - {"files"}}))
+    push(run, "user/name", page=before, api=api_of(hub))
+    hub.repositories["spaces/user/name"].files()["somebody's.txt"] = b"a file that somebody else put there"
+    assert "old.mjs" in published(hub, "spaces")
+    push(run, "user/name", page=page, api=api_of(hub))
+    names = {".gitattributes", "README.md", "somebody's.txt", *(file.name for file in page.iterdir())}
+    assert published(hub, "spaces").keys() == names
+    hub.repositories["spaces/user/name"].files()[MANIFEST] = b'{"files": {"somebody\'s.txt": 1}}'
+    push(run, "user/name", page=page, api=api_of(hub))
+    assert published(hub, "spaces").keys() == names
 
 
 # What the client of the Hub itself tries again is left to it; what is lost after the Hub has done it is not done twice.
