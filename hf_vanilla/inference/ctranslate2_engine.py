@@ -14,15 +14,15 @@ from transformers import GenerationConfig
 from ..models.generation_vanilla import GNMTLengthPenalty
 from ..run_directory import MODEL_CONFIG
 from .engine import EngineError, Found
-from .finished import Ending, FinishedHypothesis, end_of, hopes_for_longer
+from .finished import Ending, FinishedHypothesis, best, end_of, hopes_for_longer
 from .search_settings import SearchSettings, asks_for_nothing
 
 MAX_SOURCE_TOKENS = 2_000  # of a batch: in larger ones there would be none for some of the threads
 JUST_ENOUGH = 1.01
 """So many times num_beams hypotheses are waited for. With 1, CTranslate2 may end a search with the first one."""
 
-LOOKS_AHEAD = {2: 4, 6: 16, 12: 64}
-"""After so many looks at single steps, so many times num_beams hypotheses are waited for, to skip some steps."""
+LOOKS_AHEAD = {2: 4, 4: 16, 6: math.inf}
+"""After so many looks at single steps, so many times num_beams hypotheses are waited for, to skip steps."""
 
 OF_ANY_SEARCH = {
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping", "max_length"),
@@ -227,14 +227,17 @@ class CTranslate2Engine:
 
     def _look_ahead(self, endings: Sequence[Ending], beams: "Beams", places: Sequence[int], patience: float) -> None:
         """So that steps at which hypotheses ran that finish later, and well, need not be looked at."""
-        rows = self._finished(beams, places, max(endings[place].limit for place in places), patience)
-        full = (end_of(row, beams.settings.num_beams) for row in rows)
-        later = [[one for one in row if one.length > end] for row, end in zip(rows, full, strict=True)]
-        sources = [beams.sources[place] for place, row in zip(places, later, strict=True) for _ in row]
-        targets = [one.token_ids for row in later for one in row]
+        limit, width = max(endings[place].limit for place in places), beams.settings.num_beams
+        rows = self._finished(beams, places, limit, min(patience, limit + 1))
+        later = [[one for one in row if one.length > end_of(row, width)] for row in rows]
+        asked = [{*best(row, 1), *sorted(row, key=lambda one: (one.length, one.total))[-1:]} for row in later]
+        sources = [beams.sources[place] for place, row in zip(places, asked, strict=True) for _ in row]
+        targets = [one.token_ids for row in asked for one in row]
         scored = iter(self.log_probabilities(sources, targets, MAX_SOURCE_TOKENS) if targets else [])
-        for place, row in zip(places, later, strict=True):
-            endings[place].hint({one: next(scored)[beams.forced :] for one in row})
+        for place, row, of_row in zip(places, rows, asked, strict=True):
+            endings[place].hint(row, {one: next(scored)[beams.forced :] for one in of_row})
+            if patience > limit == endings[place].limit:
+                endings[place].see(limit, row, self.eos)
 
     def _firsts(
         self, sources: Sequence[list[int]], starts: Sequence[list[int]], settings: SearchSettings

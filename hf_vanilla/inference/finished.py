@@ -44,10 +44,12 @@ class Ending:
         self.best_running: dict[int, float] = {}
         """The log-probability of the best one that ran after a step, of those that were seen: none if all had ended."""
 
-    def hint(self, prefixes: Mapping[FinishedHypothesis, Sequence[float]]) -> None:
+    def hint(
+        self, finished: Iterable[FinishedHypothesis], prefixes: Mapping[FinishedHypothesis, Sequence[float]]
+    ) -> None:
         """Hypotheses that finish later. What they had after a step, the best that ran then had at least."""
+        self.finished |= {one.token_ids: one for one in finished}
         self.prefixes = prefixes
-        self.finished |= {one.token_ids: one for one in prefixes}
 
     def see(self, step: int, there: Iterable[FinishedHypothesis], eos: int) -> None:
         """All that had finished after a step, and the best of those that ran, cut there."""
