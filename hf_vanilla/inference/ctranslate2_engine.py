@@ -199,7 +199,8 @@ class CTranslate2Engine:
         finished, and others that are cut there, or at the steps behind it, show where transformers' would have ended.
         """
         beams = Beams(sources, starts, self._firsts(sources, starts, settings), settings)
-        rows, longest = self._finished(beams, range(len(sources)), max(limits), JUST_ENOUGH), max(limits)
+        longest = max(limits)
+        rows = self._finished(beams, range(len(sources)), longest, JUST_ENOUGH)
         endings = [Ending(settings, own, longest, row) for own, row in zip(limits, rows, strict=True)]
         for ending, row in zip(endings, rows, strict=True):  # where the first search is enough
             step = end_of(row, settings.num_beams)
