@@ -85,8 +85,8 @@ def serve(
             from hf_vanilla.serving.listening import address_of, bound_socket, run_until_stopped
         except ModuleNotFoundError as error:
             raise click.ClickException(f"{error.name} is missing: pip install 'hf_vanilla[serve]'") from None
+        from hf_vanilla.inference.languages import languages_of
         from hf_vanilla.serving.engine import Engine
-        from hf_vanilla.serving.languages import languages_of
         from hf_vanilla.serving.limits import Limits
 
         share_one_arena()

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from ..files import new_folder, sha256_of
 from ..inference.columns import columns_of
+from ..inference.languages import languages_of
 from ..manifest import MANIFEST, manifest_of
 from ..models.configuration_vanilla import VanillaConfig
 from ..run_directory import GENERATION_CONFIG, TOKENIZER
@@ -65,7 +67,7 @@ def refuse_options_of_others(to: str, given: dict[str, Any], known: set[str]) ->
 
 
 def made_from(run: Path) -> dict[str, Any]:
-    """What an export says of its origin: checksums of the weights, settings of the search, columns of the source."""
+    """What an export says of its origin: checksums of the weights, settings of the search, columns, languages."""
     weights = sorted(run.glob("model*.safetensors"))
     if not weights:
         raise InteropError(f"{run} has no model.safetensors: give a run directory, or another model directory")
@@ -83,4 +85,5 @@ def made_from(run: Path) -> dict[str, Any]:
         "weights": {file.name: sha256_of(file) for file in weights},
         "generation": settings,
         "columns": columns_of(PreTrainedTokenizerFast.from_pretrained(run), run),
+        "languages": asdict(languages_of(run)),
     }

@@ -15,12 +15,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..inference.languages import Languages
 from ..inference.translator import Hypothesis
 from ..translation_page import PAGE
 from .batcher import Batcher, ClosedError, Job, QueueFullError, Translate
 from .browsers import OwnPagesOnly
 from .engine import TextTooLongError
-from .languages import Languages
 from .libretranslate import (
     RequestError,
     detection,

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs
 
+from ..inference.languages import UNKNOWN_SOURCE, Languages
 from ..inference.translator import Hypothesis
 from .batcher import Wanted
 from .engine import Drawn
-from .languages import UNKNOWN_SOURCE, Languages
 from .limits import Limits
 
 JSON = "application/json"

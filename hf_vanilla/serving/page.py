@@ -2,8 +2,8 @@
 
 from importlib.resources import files
 
+from ..inference.languages import UNKNOWN_SOURCE, UNKNOWN_TARGET, Languages
 from ..translation_page import WIDTHS, TranslationPage
-from .languages import UNKNOWN_SOURCE, UNKNOWN_TARGET, Languages
 from .limits import Limits
 
 SCRIPT = "on_server.mjs"

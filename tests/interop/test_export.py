@@ -12,6 +12,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 import hf_vanilla_cli
 from hf_vanilla.files import sha256_of
+from hf_vanilla.inference.languages import Languages, languages_of
 from hf_vanilla.interop import export as frame
 from hf_vanilla.interop.errors import InteropError
 from hf_vanilla.manifest import verify_foreign
@@ -45,6 +46,16 @@ def test_the_manifest_says_what_was_made_from_what(run: Path, tmp_path: Path, fo
     assert facts["generation"]["num_beams"] == 3
     assert facts["columns"] == 1
     assert facts["files"]["weights"]["size"] == 21
+
+
+def test_an_export_is_served_in_the_languages_of_its_run(run: Path, tmp_path: Path, format_of: Any) -> None:
+    format_of(two_files)
+    frame.export(run, "onnx", tmp_path / "unknown")
+    assert languages_of(tmp_path / "unknown") == Languages("auto", "xx")
+    (run / "recipe.yaml").write_text("data: {source_language: en, target_language: de}")
+    frame.export(run, "onnx", tmp_path / "known")
+    assert languages_of(tmp_path / "known") == Languages("en", "de")
+    assert languages_of(tmp_path / "known", target="cs") == Languages("en", "cs")
 
 
 def test_an_option_of_another_format_is_refused_by_name(run: Path, tmp_path: Path, format_of: Any) -> None:

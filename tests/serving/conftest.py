@@ -7,8 +7,8 @@ from fake_engines import Clock, Held, MakeClient, upside_down
 from inference.conftest import MakeTranslator, make_translator, run
 from starlette.testclient import TestClient
 
+from hf_vanilla.inference.languages import Languages
 from hf_vanilla.serving.app import Server, make_app
-from hf_vanilla.serving.languages import Languages
 from hf_vanilla.serving.limits import Limits
 
 __all__ = ["MakeTranslator", "make_translator", "run"]

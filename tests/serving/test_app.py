@@ -11,12 +11,12 @@ import pytest
 from fake_engines import PATIENCE, Held, MakeClient, until, upside_down
 from starlette.testclient import TestClient
 
+from hf_vanilla.inference.languages import Languages
 from hf_vanilla.inference.translator import Hypothesis
 from hf_vanilla.serving.app import Server, make_app
 from hf_vanilla.serving.batcher import Found, Wanted
 from hf_vanilla.serving.browsers import LOOPBACK
 from hf_vanilla.serving.engine import TextTooLongError
-from hf_vanilla.serving.languages import Languages
 from hf_vanilla.serving.limits import Limits
 
 PAIR = {"source": "en", "target": "de"}

@@ -23,13 +23,13 @@ from fake_engines import PATIENCE, Held, until, upside_down
 from inference.conftest import MakeTranslator
 from libretranslatepy import LibreTranslateAPI
 
+from hf_vanilla.inference.languages import Languages, languages_of
 from hf_vanilla.inference.translator import Hypothesis, Translator
 from hf_vanilla.inspection.attention import attend_by
 from hf_vanilla.serving import picture
 from hf_vanilla.serving.app import Server, make_app
 from hf_vanilla.serving.batcher import Translate, Wanted
 from hf_vanilla.serving.engine import Drawn, Engine, TextTooLongError
-from hf_vanilla.serving.languages import Languages, languages_of
 from hf_vanilla.serving.limits import Limits
 from hf_vanilla.serving.listening import address_of, bound_socket
 from hf_vanilla.translation_page import MOST_DRAWN

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from ..manifest import MANIFEST
 from ..run_directory import CARD, RECIPE
 
 UNKNOWN_SOURCE, UNKNOWN_TARGET = "auto", "xx"
@@ -20,13 +21,14 @@ class Languages:
 
 
 def languages_of(folder: Path, source: str | None = None, target: str | None = None) -> Languages:
-    """What is given, else what the recipe of a run says, else what its model card says."""
+    """What is given, else what the recipe of a run, or the manifest of an export says, else the model card."""
     section = _mapping(_mapping(_yaml(folder / RECIPE)).get("data"))
+    of_export = _mapping(_mapping(_yaml(folder / MANIFEST)).get("languages"))
     card = _mapping(_front_matter(folder / CARD)).get("language")
     of_card = card if isinstance(card, list) and len(card) == 2 else [None, None]
     choices = (
-        (source, section.get("source_language"), of_card[0], UNKNOWN_SOURCE),
-        (target, section.get("target_language"), of_card[1], UNKNOWN_TARGET),
+        (source, section.get("source_language"), of_export.get("source"), of_card[0], UNKNOWN_SOURCE),
+        (target, section.get("target_language"), of_export.get("target"), of_card[1], UNKNOWN_TARGET),
     )
     return Languages(*(next(name for name in each if isinstance(name, str) and name) for each in choices))
 
